@@ -71,12 +71,16 @@ class Job(Protocol):
         """The job in the queue. With `problem`, why the scheduler was silent a moment ago, it is not asked again."""
 
     def cancel(self, limit_s: float, printer: Printer) -> str | None:
-        """End the job, with a checkpoint where the scheduler allows one, and describe its end in one line. None if no
-        job of the run is in the queue. Raises UserError if it runs on after `limit_s`."""
+        """End the job, with a checkpoint where the scheduler allows one, and describe its end in one line.
+
+        None if no job of the run is in the queue. Raises UserError if it runs on after `limit_s`.
+        """
 
     def logs(self, lines: int, printer: Printer, *, follow: bool) -> int:
-        """Print the last `lines` of its output (0: all) and return the exit code of the command. With a run directory:
-        only until the first attempt has a log of its own."""
+        """Print the last `lines` of its output (0: all) and return the exit code of the command.
+
+        With a run directory: only until the first attempt has a log of its own.
+        """
 
 
 def find_job(run: str, here: Path) -> Job | None:

@@ -62,8 +62,10 @@ class StoredBackup:
 
 
 def list_backups(store: Store, run: str, places: StepPlaces) -> list[StoredBackup]:
-    """Every backup of a run, newest first. `places` are those of the run on this machine. Raises UserError where the
-    bucket cannot be read."""
+    """Every backup of a run, newest first.
+
+    `places` are those of the run on this machine. Raises UserError where the bucket cannot be read.
+    """
     check_run_name(run)
     store.check()
     folders: dict[str, dict[str, Listed]] = {}

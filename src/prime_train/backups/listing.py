@@ -35,8 +35,10 @@ class Listed(NamedTuple):
 
 
 def list_folder(where: str) -> Iterator[tuple[str, Listed]]:
-    """Everything but folders below a folder of this machine, by its relative name. Raises OSError for `where` itself,
-    but not where it is missing."""
+    """Everything but folders below a folder of this machine, by its relative name.
+
+    Raises OSError for `where` itself, but not where it is missing.
+    """
     waiting, folders = [("", where)], 0
     while waiting:
         prefix, path = waiting.pop()

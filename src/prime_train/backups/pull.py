@@ -75,8 +75,11 @@ def pull_newest(
     on_read: Read = lambda _: None,
     on_skip: Skip = lambda *_: None,
 ) -> Pulled | None:
-    """Restore the first of these backups that is whole; None where no upload finished. Raises DamagedBackupError, that
-    of the newest, where all that finished are broken; then UserError and OSError as `pull` does."""
+    """Restore the first of these backups that is whole.
+
+    None where no upload finished. Raises DamagedBackupError, that of the newest, where all that finished are
+    broken; then UserError and OSError as `pull` does.
+    """
     first: DamagedBackupError | None = None
     for one in newest_first:
         if not (one.complete or one.broken):

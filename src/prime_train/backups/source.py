@@ -56,8 +56,10 @@ class BackupSource:
 
 
 def root_names(places: StepPlaces) -> dict[str, Path]:
-    """A name for every folder that may hold a part of a checkpoint, the same on every machine with this config. It is
-    the path below the run's folder, or @0, @1 ... for folders elsewhere."""
+    """A name for every folder that may hold a part of a checkpoint, the same on every machine with this config.
+
+    It is the path below the run's folder, or @0, @1 ... for folders elsewhere.
+    """
     names: dict[str, Path] = {}
     for number, folder in enumerate((*places.checkpoints, *places.weights, *places.broadcasts)):
         inside = folder != places.root and folder.is_relative_to(places.root)
@@ -66,8 +68,11 @@ def root_names(places: StepPlaces) -> dict[str, Path]:
 
 
 def list_sources(places: StepPlaces) -> list[BackupSource]:
-    """Every complete checkpoint, newest first. Exported weights and broadcasts of its step belong to it. A step whose
-    weights or broadcast are still being written is left out."""
+    """Every complete checkpoint, newest first.
+
+    Exported weights and broadcasts of its step belong to it. A step whose weights or broadcast are still being written
+    is left out.
+    """
     names = root_names(places)
     extras = (*places.weights, *places.broadcasts)
     sources = []
@@ -174,8 +179,10 @@ class ContentIdentity:
 def identify(
     source: BackupSource, places: StepPlaces, files: dict[tuple[str, str], Seen], hashes: Hashes
 ) -> ContentIdentity:
-    """The identity of a checkpoint whose files were listed. Raises ChangedError, and OSError. The manifest of the
-    bundled trainer has the hashes; other checkpoints are read."""
+    """The identity of a checkpoint whose files were listed.
+
+    Raises ChangedError, and OSError. The manifest of the bundled trainer has the hashes; other checkpoints are read.
+    """
     folders = dict(source.folders)
     try:
         if places.layout.manifest:

@@ -101,8 +101,11 @@ class Store:
         )
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
-        """The content of an object; None where it is missing. Raises ObjectError for one that is no regular file, may
-        not be read or has more than `most_bytes`, and UserError where the bucket fails."""
+        """The content of an object.
+
+        None where it is missing. Raises ObjectError for one that is no regular file, may not be read or has
+        more than `most_bytes`, and UserError where the bucket fails.
+        """
         try:
             with self._errors_of(name):
                 content = self._read(f"{self.root}/{name}", most_bytes)

@@ -57,8 +57,10 @@ def plan(
 def prove_newest(
     store: Store, backups: Sequence[StoredBackup], on_read: Callable[[int], None] = lambda _: None
 ) -> list[StoredBackup]:
-    """The backups, of which the newest complete one is proved by its hashes. One that fails is no longer complete, and
-    the one before is proved. Raises UserError."""
+    """The backups, of which the newest complete one is proved by its hashes.
+
+    One that fails is no longer complete, and the one before is proved. Raises UserError.
+    """
     found = list(backups)
     for index, one in enumerate(found):
         if one.complete:
@@ -178,8 +180,11 @@ def newest_local(places: StepPlaces) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """One thing that was done, or failed with a `problem`. `path` is set for local checkpoints that were freed. "held":
-    a final round had nothing to push, because the newest checkpoint was in the bucket."""
+    """One thing that was done, or failed with a `problem`.
+
+    `path` is set for local checkpoints that were freed. "held": a final round had nothing to push, because the newest
+    checkpoint was in the bucket.
+    """
 
     did: Literal["pushed", "held", "pruned", "freed", "failed"]
     step: int
@@ -216,8 +221,11 @@ def list_due(
 def run_round(
     upload: Upload, keep_every_steps: int | None, *, is_final: bool = False, on_sent: Sent = lambda _: None
 ) -> Iterator[SyncResult]:
-    """Push the newest due checkpoint until none is due, then prune, then free. Raises UserError, OSError. `is_final`:
-    the newest checkpoint is due at any interval. Older ones are not pushed then, because time is short."""
+    """Push the newest due checkpoint until none is due, then prune, then free.
+
+    Raises UserError, OSError. `is_final`: the newest checkpoint is due at any interval. Older ones are not pushed then,
+    because time is short.
+    """
     store, places, backup = upload.store, upload.places, upload.store.backup
     failed: set[int] = set()
     pushed: set[int] = set()

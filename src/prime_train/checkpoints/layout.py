@@ -112,8 +112,10 @@ def look(folder: Path, on_read: Read | None = None) -> SeenCheckpoint:
 
 
 def _list_and_read(folder: Path) -> tuple[bytes | str, Files]:
-    """The content of the manifest, or what is wrong with it, and the files of a folder, which is opened once. The
-    listing is no later than the manifest, so what it proves of a file held when the manifest was written."""
+    """The content of the manifest, or what is wrong with it, and the files of a folder, which is opened once.
+
+    The listing is no later than the manifest, so what it proves of a file held when the manifest was written.
+    """
     try:
         opened = outside.open_folder(folder)
     except OSError:  # a link, or it is gone
@@ -148,8 +150,10 @@ class _Judged(NamedTuple):
 def _settle(
     folder: Path, content: bytes | str, files: Files, on_read: Read | None, part: int = 0, parts: int = 1
 ) -> _Judged:
-    """What a manifest holds and what is wrong. A checkpoint whose manifest changes meanwhile, because it is packed or
-    restored, is judged again. `files`: what was listed of the folder; other files are looked up.
+    """What a manifest holds and what is wrong.
+
+    A checkpoint whose manifest changes meanwhile, because it is packed or restored, is judged again. `files`: what was
+    listed of the folder; other files are looked up.
     """
     while True:
         found = _judge(folder, content, files, on_read, part, parts)

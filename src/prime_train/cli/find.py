@@ -122,8 +122,11 @@ def find(
 
 
 class _Found(NamedTuple):
-    """The ranking, the prices it is made from, and the run: its name, its title, and `key`, which maps a RunSpec field
-    to the key of the user's file. `config` is "" with --model."""
+    """The ranking, the prices it is made from, and the run.
+
+    The run is its name, its title, and `key`, which maps a RunSpec field to the key of the user's file. `config` is ""
+    with --model.
+    """
 
     config: str
     name: str
@@ -180,8 +183,7 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
 def _find_run(
     options: EstimateOptions, model: str | None
 ) -> tuple[RunSpec, ModelShape, str, Callable[[str], str], tuple[str, ...]]:
-    """The run, the shape of its model, its title, the map from a RunSpec field to the key of its file, and what that
-    file leaves open."""
+    """The run, the shape of its model, its title, the names of its fields in the file, and what the file leaves open."""
     draft = None
     if bool(options.config) == (model is not None):
         raise UserError(

@@ -50,8 +50,10 @@ def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
 
 
 def _read_foreign(text: str, path: str) -> Reading | None:
-    """The reading of a YAML, JSON or shell text; None for TOML. Raises UserError for a text that is neither TOML nor
-    of a known format."""
+    """The reading of a YAML, JSON or shell text.
+
+    None for TOML. Raises UserError for a text that is neither TOML nor of a known format.
+    """
     from prime_train.config.foreign import read as foreign  # here, because a lint of TOML needs no YAML parser
 
     is_never_toml = path.endswith(SUFFIXES)
@@ -99,8 +101,9 @@ def _detect(document: Document, prime_rl: str | None) -> tuple[str, GenerationCh
 
 
 def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Reading:
-    """The reading of several (text, path), merged left to right as prime-rl merges its files. The merged values have
-    the format that `read` finds in such a text.
+    """The reading of several (text, path), merged left to right as prime-rl merges its files.
+
+    The merged values have the format that `read` finds in such a text.
 
     Raises UserError if one of them is a script or has the suffix of another language.
     """

@@ -53,8 +53,11 @@ class TextSpan(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A Problem with its place. `key` is the key in the user's file, `field` the RunSpec field or "". `safe`: the patch
-    keeps every value that the user chose, and can be applied without a review."""
+    """A Problem with its place.
+
+    `key` is the key in the user's file, `field` the RunSpec field or "". `safe`: the patch keeps every value that the
+    user chose, and can be applied without a review.
+    """
 
     code: str
     severity: Severity

@@ -85,8 +85,11 @@ def is_safe(url: str) -> bool:
 
 
 def send(request: HttpRequest, bounds: HttpBounds) -> HttpReply:
-    """Send the request once. Raises NoReplyError, and ValueError for an invalid address. Proxies of the environment are
-    used for https alone, because http is for this machine and for the server of its cloud."""
+    """Send the request once.
+
+    Raises NoReplyError, and ValueError for an invalid address. Proxies of the environment are used for https alone,
+    because http is for this machine and for the server of its cloud.
+    """
     from http.client import HTTPException
 
     connection, target = _prepare(request.url, bounds.read_s)

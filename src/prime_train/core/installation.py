@@ -1,5 +1,7 @@
-"""How this package was installed, for messages and for jobs that install it elsewhere, and where the files are that
-ship with it. Reads and creates none of those files."""
+"""How this package was installed, and where the files are that ship with it. Reads and creates none of those files.
+
+Messages name it, and so do jobs that install it elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def is_local() -> bool:
 @cache
 def _source() -> tuple[str, str, str]:
     """Options of pip, what they install (a folder, a file or a name), and the address of a name that is on no index.
-    Source: PEP 610, direct_url.json."""
+
+    Source: PEP 610, direct_url.json.
+    """
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote, urlsplit

@@ -80,8 +80,11 @@ def read_machines(environment: Mapping[str, str]) -> Machines | None:
 
 
 def find_machines(environment: Mapping[str, str]) -> Machines | None:
-    """The machines that the variables name; None if they name one or none. Raises UserError if they contradict. This
-    project's own variables come first, then those of a Slurm step, then those of SkyPilot."""
+    """The machines that the variables name; None if they name one or none.
+
+    Raises UserError if they contradict. This project's own variables come first, then those of a Slurm step, then those
+    of SkyPilot.
+    """
     for source, read in _SOURCES:
         try:
             found = read(environment)
@@ -128,8 +131,10 @@ _PART = re.compile(r"([^,\[\]]*)(?:\[([0-9,-]+)\])?([^,\[\]]*)(?:,|\Z)")
 
 
 def expand_nodes(text: str) -> Iterator[str]:
-    """The names in a list of Slurm: "gpu[01-03,7],login" is gpu01, gpu02, gpu03, gpu7, login. Raises ValueError.
-    Source: Slurm 22.05, scontrol show hostnames."""
+    """The names in a list of Slurm: "gpu[01-03,7],login" is gpu01, gpu02, gpu03, gpu7, login.
+
+    Raises ValueError. Source: Slurm 22.05, scontrol show hostnames.
+    """
     position = count = 0
     while position < len(text):
         found = _PART.match(text, position)

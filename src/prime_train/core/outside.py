@@ -61,8 +61,11 @@ class OutsideError(OSError):
 
 
 def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
-    """A regular file, open for reading. Below `within`, no part of the path may be a symbolic link. Raises OutsideError
-    for a link, a pipe, a device or a path that leads out of `within`, and OSError as open() does."""
+    """A regular file, open for reading.
+
+    Below `within`, no part of the path may be a symbolic link. Raises OutsideError for a link, a pipe, a device or a
+    path that leads out of `within`, and OSError as open() does.
+    """
     return open(open_descriptor(path, within), "rb")
 
 
@@ -211,8 +214,10 @@ def as_user_error(error: OSError | ValueError, where: str, fix: str, exit_code: 
 
 
 def _reach(path: Path, within: Path) -> tuple[int, str]:
-    """A descriptor of the folder of `path`, reached from `within` without a link, and the name in it. The caller closes
-    it."""
+    """A descriptor of the folder of `path`, reached from `within` without a link, and the name in it.
+
+    The caller closes it.
+    """
     *folders, name = _parts(os.fspath(path), os.fspath(within))
     folder = os.open(within, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -284,9 +289,11 @@ def link_error(path: Path) -> OutsideError:
 
 
 def parse_json(content: str | bytes, *, not_finite: bool = False) -> Any:
-    """The value of a JSON text. Raises ValueError if it is no JSON, nests deeper than any record, or has a number or a
-    character that no later code can be expected to survive: Infinity, NaN, 1e999, integers above 64 bits, half a
-    surrogate pair. `not_finite` permits Infinity and NaN, which a config.json may have.
+    """The value of a JSON text.
+
+    Raises ValueError if it is no JSON, nests deeper than any record, or has a number or a character that no later code
+    can be expected to survive: Infinity, NaN, 1e999, integers above 64 bits, half a surrogate pair. `not_finite`
+    permits Infinity and NaN, which a config.json may have.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:

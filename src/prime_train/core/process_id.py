@@ -1,4 +1,5 @@
 """Process identity: pid and start time together identify one process for ever, so a signal reaches that one or none.
+
 Standard library only.
 
 A pid alone may belong to another process later. The lock of a run and the IN_USE marks of a checkpoint contain the text
@@ -111,8 +112,11 @@ def parse_holder(text: str) -> Holder:
 
 
 def live_holder(lock: Path) -> Holder | None:
-    """The live process that holds a lock file; None if there is none. A process on another host is believed. The text
-    alone proves nothing, because anyone who may write the file can name any process in it."""
+    """The live process that holds a lock file; None if there is none.
+
+    A process on another host is believed. The text alone proves nothing, because anyone who may write the file can name
+    any process in it.
+    """
     try:
         found = parse_holder(outside.read_text(lock, MARK_BYTES, lock.parent))
     except (OSError, ValueError):

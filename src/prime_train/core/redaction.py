@@ -83,8 +83,10 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def secrets(environment: Mapping[str, str], names: Iterable[str | None] = ()) -> tuple[str, ...]:
-    """The secret values of an environment, longest first, in every form that a text may contain. `names`: variables
-    that are secret regardless of their names."""
+    """The secret values of an environment, longest first, in every form that a text may contain.
+
+    `names`: variables that are secret regardless of their names.
+    """
     named = frozenset(names)
     found: set[str] = set()
     for name, value in environment.items():
@@ -165,8 +167,10 @@ def _spans(match: re.Match[str]) -> list[tuple[int, int]]:
 
 
 def redact(text: str, hidden: Iterable[str] = ()) -> str:
-    """`text` with the hidden values masked, and every text in the form of a token, a login or a private key. `hidden`
-    is ordered from the longest value to the shortest."""
+    """`text` with the hidden values masked, and every text in the form of a token, a login or a private key.
+
+    `hidden` is ordered from the longest value to the shortest.
+    """
     for value in hidden:
         if value in text:
             text = text.replace(value, MASK)
@@ -231,7 +235,9 @@ class LineRedactor:
 
 def own_secrets(names: Iterable[str | None] = (), environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """The secret values of the environment and of the files that it names, longest first, in every form of a text.
-    `names`: variables that are secret regardless of their names. `environment`: default: that of this process."""
+
+    `names`: variables that are secret regardless of their names. `environment`: default: that of this process.
+    """
     environment = os.environ if environment is None else environment
     read = {f"{number}_SECRET": value for number, value in enumerate(_in_files(environment))}
     return secrets({**environment, **read}, (*names, *read))

@@ -122,7 +122,9 @@ def open_private(path: Path | str, flags: int) -> int:
 
 def _mode(folder: Path, owner: int) -> int:
     """The mode of a new file or folder: `owner`, and the same for the group below a folder with the set-group-ID bit.
-    That bit is the usual mark of a folder that a group shares (chmod g+s runs)."""
+
+    That bit is the usual mark of a folder that a group shares (chmod g+s runs).
+    """
     try:
         is_shared = bool(folder.stat().st_mode & stat.S_ISGID)
     except OSError:
@@ -169,8 +171,11 @@ _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp\Z")
 
 
 def remove_temporary(run_dir: RunDir) -> None:
-    """Delete the temporary files of `write_atomic` whose writers were killed. Call it with the run's lock held. A file
-    of a live process stays: a report may be written without the lock. Follows no links."""
+    """Delete the temporary files of `write_atomic` whose writers were killed.
+
+    Call it with the run's lock held. A file of a live process stays: a report may be written without the lock. Follows
+    no links.
+    """
     _remove_temporary(run_dir.path)
     _remove_temporary(run_dir.plots)
     for parent in (run_dir.checkpoints, run_dir.path / "attempts"):
@@ -180,8 +185,11 @@ def remove_temporary(run_dir: RunDir) -> None:
 
 
 def _remove_temporary(folder: Path) -> list[str]:
-    """Delete the temporary files of ended writers in one folder. Returns the names of the folders in it. A link is no
-    such folder. A file that cannot be deleted stays, because no reader looks at it."""
+    """Delete the temporary files of ended writers in one folder.
+
+    Returns the names of the folders in it. A link is no such folder. A file that cannot be deleted stays, because no
+    reader looks at it.
+    """
     folders = []
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -138,8 +138,11 @@ def _weaken_survived(incidents: list[Incident]) -> list[Incident]:
 
 
 def _weaken_handled(incidents: list[Incident]) -> list[Incident]:
-    """The incidents. One after which its log went on at info level is a weak sign, if a later one of the same log is
-    a cause as well: the first was handled."""
+    """The incidents.
+
+    One after which its log went on at info level is a weak sign, if a later one of the same log is a cause as well: the
+    first was handled.
+    """
     last_at = {
         item.scan.name: max(other.hit.at for other in incidents if _closes(other) and other.scan is item.scan)
         for item in incidents

@@ -91,8 +91,11 @@ def _last_attempt(incidents: list[Incident], scan: Scan) -> list[Incident]:
 
 
 def _order_times(incidents: list[Incident]) -> list[Incident]:
-    """The incidents of one log. None gets a later time than the next one, if the log was followed while it grew, or if
-    its times are of several kinds, which may come from several clocks."""
+    """The incidents of one log.
+
+    None gets a later time than the next one, if the log was followed while it grew, or if its times are of several
+    kinds, which may come from several clocks.
+    """
     incidents.sort(key=lambda item: item.hit.at)
     kinds = {item.hit.stamp.kind for item in incidents if item.hit.stamp is not None}
     latest_s = math.inf
@@ -122,8 +125,11 @@ def _often_enough(scan: Scan, hit: Hit) -> bool:
 
 
 def _is_survived(scan: Scan, hit: Hit, ends: Sequence[Hit]) -> bool:
-    """Whether the work continued after a hit. False where an end follows shortly after it, because requests in
-    progress may still be answered after the engine died."""
+    """Whether the work continued after a hit.
+
+    False where an end follows shortly after it, because requests in progress may still be answered after the engine
+    died.
+    """
     if scan.done - hit.done_before < ENOUGH_PROGRESS:
         return False
     now_s = _time(scan, hit)
@@ -137,8 +143,10 @@ def _kind(hit: Hit, chain: tuple[Raised, ...]) -> str:
 
 
 def _is_handled(scan: Scan, hit: Hit, outlived: int) -> bool:
-    """Whether a logger wrote the traceback, and the process is known to go on after it: it answered the request with
-    the fault of the client, or it has outlived the same failure. `outlived`: how often."""
+    """Whether a logger wrote the traceback, and the process is known to go on after it.
+
+    It answered the request with the fault of the client, or it has outlived the same failure. `outlived`: how often.
+    """
     if not hit.is_logged or scan.level_means_nothing:
         return False
     if any(hit.at < at <= hit.at + _ANSWER_LINES for at in scan.refusals):

@@ -127,8 +127,10 @@ def is_refusal(lowered: str) -> bool:
 
 
 def is_good_end(lowered: str, *, weak: bool = False, by_script: bool = True) -> bool:
-    """Whether a lower-case line reports that the work was completed. `weak`: also signs that a failed process gives
-    too; `by_script`: also words of the script around it."""
+    """Whether a lower-case line reports that the work was completed.
+
+    `weak`: also signs that a failed process gives too; `by_script`: also words of the script around it.
+    """
     head = lowered[:_MOST]
     if _FAILED.search(head):
         return False

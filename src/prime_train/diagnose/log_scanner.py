@@ -181,8 +181,10 @@ class Scanner:
                 self._scan(line._replace(stream=names, text=rest) if names else line, part)
 
     def _may_scan(self, lowered: str) -> bool:
-        """Whether the line may be scanned closely. Beyond the limit a few lines of each kind are still scanned,
-        because another failure may be hidden in the flood."""
+        """Whether the line may be scanned closely.
+
+        Beyond the limit a few lines of each kind are still scanned, because another failure may be hidden in the flood.
+        """
         if self._scans_left is None:
             return True
         if self._scans_left:
@@ -266,8 +268,10 @@ class Scanner:
         return self._index > 0 and _IGNORED.encode() in self._lines[self._index - 1]
 
     def _match(self, line: LogLine, text: str, builder: Builder | None, heading: Hit | None = None) -> None:
-        """Keep a hit for every signature that matches, or one for an unknown error. `heading`: the hit of the line
-        above, which ends with a colon and to which this one belongs."""
+        """Keep a hit for every signature that matches, or one for an unknown error.
+
+        `heading`: the hit of the line above, which ends with a colon and to which this one belongs.
+        """
         if builder is not None and builder.is_ignored:
             return
         if builder is None:

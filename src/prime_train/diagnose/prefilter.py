@@ -32,8 +32,10 @@ ERRORS = (
 
 
 def holds_any(literals: Iterable[str], patterns: Iterable[str] = ()) -> Callable[[str], bool]:
-    """A function that checks whether a lower-case text holds one of the literals or matches one of the simple
-    patterns; ^ and $ match at line ends."""
+    """A function that checks whether a lower-case text holds a literal or matches a simple pattern.
+
+    ^ and $ match at line ends.
+    """
     # Two searches: as one, the automaton outgrows its cache on texts without words (base64, hexadecimal), and then
     # runs at a thousandth of its speed.
     words = _search(_SPECIAL.sub(r"\\\1", literal) for literal in sorted(set(literals)))
@@ -80,8 +82,10 @@ class RepeatFilter:
         self._rescanned_at = 0
 
     def skips_line(self, lowered: str, at: int, done: int) -> bool:
-        """Whether line number `at` need not be scanned. `done`: the log's progress before it; after new progress a
-        line does not count as a repetition."""
+        """Whether line number `at` need not be scanned.
+
+        `done`: the log's progress before it; after new progress a line does not count as a repetition.
+        """
         return len(lowered) <= _LONGEST and self._is_repeated(hash(normalize(lowered)), at, done)
 
     def count_skipped(self, lines: Sequence[str], index: int, at: int, done: int) -> int:

@@ -46,8 +46,10 @@ _OF_A_PART = re.compile(
 
 
 def measure_progress(lowered: str) -> tuple[int, str]:
-    """How strongly a lower-case line shows that the process works, from 0, not at all, to ENOUGH_PROGRESS; and the
-    step that it names, because a line that is written twice shows one step."""
+    """How strongly a lower-case line shows that the process works, and the step that it names.
+
+    From 0, not at all, to ENOUGH_PROGRESS. A line that is written twice shows one step, so the step is needed.
+    """
     if not _holds_sign(lowered):
         return 0, ""
     head = lowered[:1000]

@@ -79,8 +79,10 @@ class Catalogue:
 
     @cached_property
     def _families(self) -> list[tuple[Callable[[str], bool], list[tuple[str, Signature]]]]:
-        """For each family, whether a line holds one of its words, and these words with their signatures. A run without
-        an error line needs none of them, and they take 30 ms and a megabyte."""
+        """For each family, whether a line holds one of its words, and these words with their signatures.
+
+        A run without an error line needs none of them, and they take 30 ms and a megabyte.
+        """
         families: dict[str, list[tuple[str, Signature]]] = defaultdict(list)
         for signature in self.signatures:
             families[signature.family] += ((literal, signature) for literal in signature.literals)
@@ -100,7 +102,9 @@ class Catalogue:
     @cached_property
     def may_hold_error(self) -> Callable[[str], bool]:
         """Whether a lower-case text must be scanned line by line: it holds a literal, or looks like an error.
-        Shared by all logs, because the regex engine caches up to a megabyte of states."""
+
+        Shared by all logs, because the regex engine caches up to a megabyte of states.
+        """
         return holds_any((literal for item in self.signatures for literal in item.literals), ERRORS)
 
     @cached_property

@@ -12,8 +12,11 @@ _SYSLOG = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 
 class Stamp(NamedTuple):
-    """A time in a line. "wall": seconds since 1970; "year": since the start of an unknown year; "day": since the
-    midnight before the file's first line; "boot": since the machine started."""
+    """A time in a line.
+
+    "wall": seconds since 1970; "year": since the start of an unknown year; "day": since the midnight before the file's
+    first line; "boot": since the machine started.
+    """
 
     kind: Literal["wall", "year", "day", "boot"]
     seconds: float

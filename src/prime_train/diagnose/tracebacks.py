@@ -133,8 +133,11 @@ class Builder:
         return self._state == "message"
 
     def add(self, text: str, at: int) -> Placement:
-        """ "own": the line is part of this traceback; "foreign": another process wrote it in between; "over": the
-        traceback ended before this line."""
+        """Whether the traceback goes on with the line.
+
+        "own": the line is part of it; "foreign": another process wrote it in between; "over": it ended before this
+        line.
+        """
         self.last_at = at
         if HEADER in text:
             return "own" if self._header() else "over"
@@ -159,8 +162,11 @@ class Builder:
         return "foreign" if self._state == "between" else "over"
 
     def text_to_match(self, text: str, is_exception: bool) -> str:
-        """The text for the signatures: an exception without a message gets its line of code, and a config error the
-        key that pydantic writes on the line before."""
+        """The text for the signatures.
+
+        An exception without a message gets its line of code, and a config error the key that pydantic writes on the
+        line before.
+        """
         if is_exception:
             last = self.chain[-1]
             return f"{last.name}: {self._code}" if not last.message and self._code.startswith("assert") else last.text

@@ -1,5 +1,7 @@
 """The built-in environments with one short answer, and what all built-in ones share: how tasks are drawn and split.
-Pure."""
+
+Pure.
+"""
 
 from __future__ import annotations
 

@@ -122,8 +122,10 @@ class Calculator:
         return Reply(answers, done=not calls, tool_s=time.monotonic() - start_s)
 
     def score(self, task: Task, messages: Sequence[Message]) -> float:
-        """1 for the exact answer. Else up to 0.9: 0.1 for a call without an error, 0.4 if one returned the expected
-        number, and 0.4 times the fraction of right characters at the right place of the answer.
+        """1 for the exact answer.
+
+        Else up to 0.9: 0.1 for a call without an error, 0.4 if one returned the expected number, and 0.4 times the
+        fraction of right characters at the right place of the answer.
         """
         expected = task.payload["answer"]
         answer = last_answer(messages)

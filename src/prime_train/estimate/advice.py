@@ -49,8 +49,11 @@ def _unknown_speed(_run: RunSpec) -> float:
 
 
 class Advice(NamedTuple):
-    """A tried change. `saving_bytes`: by how much it lowers the missing bytes; `fits`: whether that is enough; `speed`:
-    tokens per second over those before the change, None if not known."""
+    """A tried change.
+
+    `saving_bytes`: by how much it lowers the missing bytes; `fits`: whether that is enough; `speed`: tokens per second
+    over those before the change, None if not known.
+    """
 
     assignments: Assignments
     costs: str
@@ -116,7 +119,8 @@ def advise_training(
 ) -> tuple[Advice, ...]:
     """Advice for the training of a run, the smallest change that is enough first; () if it fits.
 
-    `has(field)`: the user's file format has a key for the field."""
+    `has(field)`: the user's file format has a key for the field.
+    """
     return _advise(run, fit_of, training_changes(run), has, speed_of)
 
 
@@ -200,8 +204,10 @@ def _assignment(field: str, key: str, value: Value, write: Write | None = None) 
 
 
 class Keys(NamedTuple):
-    """Maps RunSpec fields to the user's file: `key` is the name of a field there, `has` whether it has one. `write` is
-    an assignment in the words of a format that is not TOML."""
+    """Maps RunSpec fields to the user's file: `key` is the name of a field there, `has` whether it has one.
+
+    `write` is an assignment in the words of a format that is not TOML.
+    """
 
     key: Callable[[str], str]
     has: Callable[[str], bool]

@@ -62,8 +62,10 @@ def choose(run: RunSpec, fit_of: FitOf, changes: Sequence[CandidateChange], spee
 
 
 def _find_fitting(run: RunSpec, fit_of: FitOf, changes: Sequence[CandidateChange]) -> Iterator[Chosen]:
-    """The combinations of up to six changes after which the run fits, without those that contain a smaller one: each
-    change costs speed."""
+    """The combinations of up to six changes after which the run fits.
+
+    Those that contain a smaller one are left out: each change costs speed.
+    """
     enough: list[set[CandidateChange]] = []
     for count in range(1, _MOST_TOGETHER + 1):
         for together in combinations(changes, count):

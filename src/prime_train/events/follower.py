@@ -68,8 +68,10 @@ class Follower:
         return list(self.stream())
 
     def stream(self) -> Iterator[Record]:
-        """The new records in order, as `order.merge` defines it. Each is read when it is asked for, and the next call
-        must wait until all were: a long run has more than fit into memory.
+        """The new records in order, as `order.merge` defines it.
+
+        Each is read when it is asked for, and the next call must wait until all were: a long run has more than fit into
+        memory.
 
         Costs one stat per file without new records. The first read of a file above a megabyte returns only the first
         and the last of consecutive Progress events: those between do not change the state, and are most of the file.
@@ -98,8 +100,10 @@ class Follower:
             return [(entry.name, entry.path, entry.stat(follow_symlinks=False)) for entry in named]
 
     def _read_new(self, name: str, path: str, status: os.stat_result) -> Iterator[Record] | None:
-        """The new records of one file; None if it has not grown. A file that was cut, or replaced by another one, is
-        read from its start."""
+        """The new records of one file; None if it has not grown.
+
+        A file that was cut, or replaced by another one, is read from its start.
+        """
         known = self._files.get(name)
         if known is None:
             known = self._files[name] = ReadFile(name, status.st_ino)
@@ -169,7 +173,9 @@ class ReadFile:
 
     def read(self, file: BinaryIO, brief: Brief | None) -> Iterator[Record]:
         """The records from the current position; of consecutive lines of the kinds in `brief` the first and last.
-        Closes the file after the last one."""
+
+        Closes the file after the last one.
+        """
         with file:
             blocks = self.blocks(file)
             for index, line in thin(blocks, brief) if brief is not None else number_lines(blocks):

@@ -66,8 +66,11 @@ def _mask(value: object, hidden: tuple[str, ...]) -> object:
 
 
 class EventLog:
-    """Appends one writer's events. Thread-safe; each line is one write(2). Errors that pass by themselves are tried
-    again. A file that was replaced under its name is opened again."""
+    """Appends one writer's events.
+
+    Thread-safe; each line is one write(2). Errors that pass by themselves are tried again. A file that was replaced
+    under its name is opened again.
+    """
 
     def __init__(self, directory: Path, writer: str) -> None:
         make_folder(directory)

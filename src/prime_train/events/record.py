@@ -51,7 +51,9 @@ def retry(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Value:
     """The result of `work`, which is called again after an error that `passes`, until LIMIT_S seconds have passed.
-    `again` is called with the error before each repetition. Raises the OSError that does not pass."""
+
+    `again` is called with the error before each repetition. Raises the OSError that does not pass.
+    """
     until_s, pause_s = clock() + LIMIT_S, _FIRST_PAUSE_S
     while True:
         try:
@@ -233,8 +235,10 @@ def _kinds_of(hint: Any) -> tuple[Any, ...]:
 
 
 def merge(by_writer: Iterable[tuple[str, Iterable[Record]]]) -> Iterator[Record]:
-    """All records in order. Each writer has its records as its file has them; they are read one at a time, because a
-    long run has millions. Those of the supervisor, which are few, are read first.
+    """All records in order.
+
+    Each writer has its records as its file has them; they are read one at a time, because a long run has millions.
+    Those of the supervisor, which are few, are read first.
     """
     files = list(by_writer)
     own = next((list(records) for writer, records in files if writer == SUPERVISOR), [])
@@ -247,8 +251,10 @@ def merge(by_writer: Iterable[tuple[str, Iterable[Record]]]) -> Iterator[Record]
 
 
 class _Stages:
-    """Divides the supervisor's records: each launch is a stage, the records up to the end of the attempt are the next
-    one, and the end begins another."""
+    """Divides the supervisor's records into stages.
+
+    Each launch is a stage, the records up to the end of the attempt are the next one, and the end begins another.
+    """
 
     def __init__(self, supervisor: Sequence[Record]) -> None:
         self._of_attempt: dict[int, int] = {}

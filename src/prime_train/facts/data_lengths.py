@@ -218,8 +218,10 @@ def _local_path(source: Source) -> str:
 
 
 def named_paths(run: RunSpec) -> Iterator[tuple[str, str]]:
-    """(RunSpec field, path) of data that can only be on this machine: a name of the hub is neither absolute nor has
-    a dot in front, nor the suffix of a data file."""
+    """(RunSpec field, path) of data that can only be on this machine.
+
+    A name of the hub is neither absolute nor has a dot in front, nor the suffix of a data file.
+    """
     finetune = prime_rl_of(run).finetune
     named = [("finetune.data_name", finetune.data_name)] if finetune is not None and finetune.data_name else []
     for field, path in (*named, *_arguments_with_data(run)):

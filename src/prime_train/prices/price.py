@@ -116,8 +116,10 @@ def per_gpu_hour(usd_per_hour: object, gpus: int, where: str) -> float:
 
 
 def day(as_of: str) -> date | None:
-    """The day of an `as_of`: the first of the month if it is a month; None if it is "". Raises ValueError for other
-    text."""
+    """The day of an `as_of`: the first of the month if it is a month; None if it is "".
+
+    Raises ValueError for other text.
+    """
     if not as_of:
         return None
     match = _AS_OF.fullmatch(as_of)

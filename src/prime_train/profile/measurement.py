@@ -69,8 +69,11 @@ class Quantiles(NamedTuple):
 
 
 class ComponentShare(NamedTuple):
-    """One component. `critical_s` of all components add up to the time of the steps; `busy_s` counts every lane, also
-    what was hidden. `steps` are the seconds of each step on the critical path."""
+    """One component.
+
+    `critical_s` of all components add up to the time of the steps; `busy_s` counts every lane, also what was hidden.
+    `steps` are the seconds of each step on the critical path.
+    """
 
     component: str
     critical_s: float

@@ -146,8 +146,9 @@ def list_leftovers(run_dir: RunDir) -> tuple[str, ...]:
 
 
 def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, resume: Resume = "auto") -> Opened:
-    """Create the directory of a run, or continue in it; `text` is the config as written. Without one nothing is
-    written or renamed, as for a dry run.
+    """Create the directory of a run, or continue in it; `text` is the config as written.
+
+    Without one nothing is written or renamed, as for a dry run.
 
     A run without a checkpoint starts from the beginning, and every setting may change, because the cause of its end
     was often a fault of the config. The caller holds the run's lock. Raises UserError if the run cannot continue with

@@ -39,8 +39,10 @@ _FIXED: tuple[tuple[str, str], ...] = (
 
 
 def list_changes(before: RunSpec, after: RunSpec) -> Iterator[ChangedValue]:
-    """Every setting that is not listed may change: max_steps, optim, schedule, parallel, checkpoint, eval, prime_train,
-    inference, and what [rl] has for sampling, loss and limits.
+    """Every setting that is not listed may change.
+
+    These are max_steps, optim, schedule, parallel, checkpoint, eval, prime_train, inference, and what [rl] has for
+    sampling, loss and limits.
 
     Optimizer settings and the schedule are functions of the step: a change counts from the next attempt on.
     """

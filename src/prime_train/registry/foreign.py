@@ -22,8 +22,9 @@ _JUDGES = re.compile(r"(?m)^judges\s*=\s*(\[[^\]]*\])")
 
 
 class Doom(NamedTuple):
-    """A setting that cannot work, or not as intended. `table` has it, `judges` are the formats of the parts that are
-    judged.
+    """A setting that cannot work, or not as intended.
+
+    `table` has it, `judges` are the formats of the parts that are judged.
 
     `at` are the keys of the condition: the finding is at the first one that is written. `patch` sets keys and `remove`
     takes keys out; `safe`: that keeps what the user chose. `files` are beside the examples `bad` and `good`, which are

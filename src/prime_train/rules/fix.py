@@ -53,8 +53,11 @@ def fix_text(text: str, judge: Judge, selected: Callable[[Verdict], Verdict] = l
 
 
 def _try(state: Fixed, findings: list[Finding], judge: Judge) -> Fixed | None:
-    """The state with these patches applied; None if one cannot be applied, if the text has more errors, or if it is
-    for another command, where a renamed key has another replacement."""
+    """The state with these patches applied, or None.
+
+    None if one cannot be applied, if the text has more errors, or if it is for another command, where a renamed key has
+    another replacement.
+    """
     text = state.text
     try:
         for finding in findings:

@@ -89,8 +89,11 @@ def lint_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None)
 
 
 def judge(reading: Reading, facts: Facts | None = None) -> Verdict:
-    """The verdict of every rule that can run. Rules that need facts run only with `facts`; a rule is skipped, with
-    the reason, if a fact that it needs is not known."""
+    """The verdict of every rule that can run.
+
+    Rules that need facts run only with `facts`; a rule is skipped, with the reason, if a fact that it needs is not
+    known.
+    """
     return _run_rules(reading, _rules(reading, facts), facts)
 
 

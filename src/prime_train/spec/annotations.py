@@ -35,7 +35,9 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {">": gt, ">=": ge, "<": lt,
 
 class Limit:
     """A limit on a number: `sign` is one of >, >=, <, <=. pydantic reads it as a group of one annotated-types bound.
-    Source of the group protocol: annotated-types 0.7, GroupedMetadata."""
+
+    Source of the group protocol: annotated-types 0.7, GroupedMetadata.
+    """
 
     __is_annotated_types_grouped_metadata__ = True
     __slots__ = ("limit", "sign")
@@ -65,7 +67,9 @@ Fraction = Annotated[float, Ge(0.0), Le(1.0)]
 
 
 class MinLen(NamedTuple):
-    """A list in a file must have at least `length` entries. pydantic ignores this, because a RunSpec of a run without
-    such a list has an empty one."""
+    """A list in a file must have at least `length` entries.
+
+    pydantic ignores this, because a RunSpec of a run without such a list has an empty one.
+    """
 
     length: int

@@ -183,8 +183,10 @@ def global_batch(run: RunSpec) -> int:
 
 
 def sequences_in_step(run: RunSpec, step: int) -> int:
-    """Sequences in optimizer step `step`, counted from 1: `global_batch`, or fewer while the batch grows. It grows in
-    equal stages of `batch.start_batch` sequences, so it does not depend on the number of processes."""
+    """Sequences in optimizer step `step`, counted from 1: `global_batch`, or fewer while the batch grows.
+
+    It grows in equal stages of `batch.start_batch` sequences, so it does not depend on the number of processes.
+    """
     start, steps = run.batch.start_batch, run.batch.ramp_steps
     if start is None or steps is None or step > steps:
         return global_batch(run)
@@ -233,8 +235,10 @@ def shares_gpus(run: RunSpec) -> bool:
 
 
 def machine_gpus(run: RunSpec) -> int | None:
-    """GPUs of the run on one machine; None if the config does not determine it, or has several machines. Trainer and
-    server of a run.toml share GPUs on a machine that has fewer."""
+    """GPUs of the run on one machine; None if the config does not determine it, or has several machines.
+
+    Trainer and server of a run.toml share GPUs on a machine that has fewer.
+    """
     if run.format == "run.toml":
         return run.parallel.processes + server_gpus(run)
     deployment, serves = prime_rl_of(run).deployment, run.inference is not None

@@ -36,8 +36,10 @@ Router = Literal["softmax", "sigmoid"]
 
 
 class RopeScaling(NamedTuple):
-    """How Llama 3.1 slows its rotary positions down. Source: Llama 3, arXiv 2407.21783, s. 3.2; the factors are those
-    of config.json."""
+    """How Llama 3.1 slows its rotary positions down.
+
+    Source: Llama 3, arXiv 2407.21783, s. 3.2; the factors are those of config.json.
+    """
 
     factor: float
     low_freq_factor: float

@@ -47,8 +47,11 @@ def _has_features(architecture: Architecture, family: ConfigFamily) -> bool:
 
 
 def read_architecture(config: Mapping[str, Any], where: str) -> Architecture:
-    """The architecture of a config.json. UserError with `where` if the Decoder does not compute it. This is the one
-    judge of what the bundled trainer can train."""
+    """The architecture of a config.json.
+
+    UserError with `where` if the Decoder does not compute it. This is the one judge of what the bundled trainer can
+    train.
+    """
     model_type = config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
@@ -146,8 +149,10 @@ def find_context_limit(architecture: Architecture) -> tuple[int, str] | None:
 def describe_decoder(
     sizes: Architecture, *, ctx_tokens: int, stop_token: int | None = None, dtype: str = "float32"
 ) -> dict[str, Any]:
-    """The content of config.json. The rotary base is written for transformers 4 and for 5. UserError if no family has
-    this combination of features."""
+    """The content of config.json.
+
+    The rotary base is written for transformers 4 and for 5. UserError if no family has this combination of features.
+    """
     model_type = find_model_type(sizes)
     if not model_type:
         what = "no model type of Hugging Face has this combination of features"

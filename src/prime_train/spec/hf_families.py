@@ -70,8 +70,10 @@ def read_flag(raw: Raw, key: str, default: Any) -> bool:
 
 
 class ConfigEntry(NamedTuple):
-    """A field of the Architecture and its key; "" for a field that is always the default. A key that is omitted has the
-    default of transformers 5, which may depend on the fields before it."""
+    """A field of the Architecture and its key; "" for a field that is always the default.
+
+    A key that is omitted has the default of transformers 5, which may depend on the fields before it.
+    """
 
     field: str
     key: str
@@ -118,9 +120,12 @@ def _with(entries: tuple[ConfigEntry, ...], *changed: ConfigEntry) -> tuple[Conf
 
 
 class ConfigFamily(NamedTuple):
-    """The config.json of one model type. `fixed`: fields of the Architecture that the file cannot change.
-    `required`: keys, each with the values under which the Decoder computes the same function. `written`: keys that an
-    export has in addition. `renamed`: other spellings of a key."""
+    """The config.json of one model type.
+
+    `fixed`: fields of the Architecture that the file cannot change. `required`: keys, each with the values under which
+    the Decoder computes the same function. `written`: keys that an export has in addition. `renamed`: other spellings
+    of a key.
+    """
 
     name: str  # of the class in transformers
     entries: tuple[ConfigEntry, ...] = _ROTARY

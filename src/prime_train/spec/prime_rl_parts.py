@@ -262,8 +262,11 @@ class PrimeRl:
 
 
 class Recipe(NamedTuple):
-    """A training by another program, from a file's `[recipe]` table. None: the program's usual value. Sizes of the
-    layout count GPUs; `gpus` = shards x replicas x tensor_parallel x pipeline_parallel."""
+    """A training by another program, from a file's `[recipe]` table.
+
+    None: the program's usual value. Sizes of the layout count GPUs; `gpus` = shards x replicas x tensor_parallel x
+    pipeline_parallel.
+    """
 
     program: str | None = None  # "hf", "trl", "unsloth", "torchtitan", ...: registry/recipes.toml
     version: str | None = None  # of the program: "0.7.0", "2025-09"; None: the newest

@@ -178,8 +178,10 @@ def _decide_live(reading: PollReading, job: MonitoredJob, history: PollHistory, 
 def _count_fruitless_recoveries(
     reading: PollReading, job: MonitoredJob, history: PollHistory, limits: MonitorLimits
 ) -> int:
-    """Recoveries of the live job since the poll that first saw its newest checkpoint. 0 while the step is not known, or
-    may be known too late: metrics at W&B lag by 20 to 30 minutes."""
+    """Recoveries of the live job since the poll that first saw its newest checkpoint.
+
+    0 while the step is not known, or may be known too late: metrics at W&B lag by 20 to 30 minutes.
+    """
     best, since, since_s = -1, 0, reading.at_s
     for poll in (*history.polls, record(reading)):
         if poll.job != job.id or poll.step is None:

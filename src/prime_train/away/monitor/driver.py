@@ -29,8 +29,11 @@ _TAIL = 400  # characters of a failed command's output that are shown
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The run that is watched, and the options of its start. `wandb` is ENTITY/PROJECT/ID. `bucket` holds its
-    checkpoints. `run --spot` names a bucket by user and machine, and a runner is another machine."""
+    """The run that is watched, and the options of its start.
+
+    `wandb` is ENTITY/PROJECT/ID. `bucket` holds its checkpoints. `run --spot` names a bucket by user and machine, and a
+    runner is another machine.
+    """
 
     config: str
     name: str

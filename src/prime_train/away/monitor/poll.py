@@ -47,8 +47,10 @@ class RunStatus(NamedTuple):
 
 
 def parse_status(text: str) -> RunStatus:
-    """The verdict of `status --wandb --json`: {"verdict": "crashed", "why": "...", "resumable": true, "step": 1200}. A
-    document without a known verdict is "unknown". `resumable` is true only if it is exactly true."""
+    """The verdict of `status --wandb --json`: {"verdict": "crashed", "why": "...", "resumable": true, "step": 1200}.
+
+    A document without a known verdict is "unknown". `resumable` is true only if it is exactly true.
+    """
     document = _parse(text)
     if not isinstance(document, dict):
         return RunStatus("unknown", "the status is no JSON object", False, None)
@@ -62,8 +64,10 @@ def parse_status(text: str) -> RunStatus:
 
 
 def parse_queue(text: str, name: str) -> tuple[MonitoredJob, ...] | None:
-    """The managed jobs of the run `name`; None if the queue is not understood, because then none can be excluded. A job
-    with several tasks has several records, and is live while one of them is."""
+    """The managed jobs of the run `name`; None if the queue is not understood, because then none can be excluded.
+
+    A job with several tasks has several records, and is live while one of them is.
+    """
     try:
         records = parse_records(text)
     except UserError:
@@ -117,8 +121,11 @@ class Services(Protocol):
 
 
 class PollSetting(NamedTuple):
-    """What a poll is about. `author` is the login of the token, the only writer of issues that a poll believes.
-    `dry_run` decides and changes nothing."""
+    """What a poll is about.
+
+    `author` is the login of the token, the only writer of issues that a poll believes. `dry_run` decides and changes
+    nothing.
+    """
 
     name: str
     author: str

@@ -57,8 +57,10 @@ Judge = Callable[[str], Speed | str]  # takes a GPU id; returns why the run cann
 
 
 class WantedMachines(NamedTuple):
-    """What the run needs: GPUs on one machine, and steps between checkpoints. `max_usd_per_hour`: the user's limit, for
-    all machines together."""
+    """What the run needs: GPUs on one machine, and steps between checkpoints.
+
+    `max_usd_per_hour`: the user's limit, for all machines together.
+    """
 
     gpus: int
     checkpoint_steps: int | None

@@ -177,8 +177,10 @@ def _command(sky: Sky, words: list[str], limit_s: float) -> ProbeOutput:
 
 
 def _run(sky: Sky, words: list[str], limit_s: float) -> ProbeOutput:
-    """One call of `sky`, in a session of its own, because Ctrl-C must not end a submission half-way. Raises UserError
-    after `limit_s`; then its processes are ended."""
+    """One call of `sky`, in a session of its own, because Ctrl-C must not end a submission half-way.
+
+    Raises UserError after `limit_s`; then its processes are ended.
+    """
     limit_s = float(sky.environment.get("PRIME_TRAIN_SKY_LIMIT_S", limit_s))
     answer = run_probe([sky.program, *words], limit_s, environment=sky.environment)
     if isinstance(answer, NoAnswer):

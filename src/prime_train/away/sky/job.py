@@ -23,8 +23,11 @@ _EXIT_CODES = {"SUCCEEDED": ExitCode.OK, "CANCELLED": ExitCode.RESUMABLE}
 
 @dataclass
 class SkyRun:
-    """The job of a record. For a submission: `folder` gets the record, `secrets` are names of variables. `confirm` asks
-    the user before machines are rented, and raises an error for a no."""
+    """The job of a record.
+
+    For a submission: `folder` gets the record, `secrets` are names of variables. `confirm` asks the user before
+    machines are rented, and raises an error for a no.
+    """
 
     record: JobRecord
     folder: Path

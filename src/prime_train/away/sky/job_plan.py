@@ -53,8 +53,10 @@ class JobRequest(NamedTuple):
 
 
 class PlannedConfig(NamedTuple):
-    """The final text of a config, its values, its path for messages, its model's shape, and the local files that
-    the job gets."""
+    """A config as the job gets it.
+
+    Its final text, its values, its path for messages, the shape of its model, and the local files that the job gets.
+    """
 
     text: str
     values: Mapping[str, Any]
@@ -109,8 +111,10 @@ def check_portable(run: RunSpec, config: PlannedConfig, environment: Mapping[str
 
 
 def backup_provider(run: RunSpec) -> str | None:
-    """The provider of the run's own backup; None without one, or with a folder that is lost with the machine. Only the
-    config counts: the defaults of `backup configure` are on this machine, and not on that of the job."""
+    """The provider of the run's own backup; None without one, or with a folder that is lost with the machine.
+
+    Only the config counts: the defaults of `backup configure` are on this machine, and not on that of the job.
+    """
     provider = run.prime_train.backup.provider
     return None if provider in ("local", "off") else provider
 

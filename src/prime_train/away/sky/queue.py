@@ -18,8 +18,11 @@ _MOST_JOBS = 100_000
 
 
 class ManagedJob(NamedTuple):
-    """One managed job. Times are seconds since the epoch; `run_s` is the time that it ran on machines. Source of the
-    fields: skypilot 0.14.1, ManagedJobRecord."""
+    """One managed job.
+
+    Times are seconds since the epoch; `run_s` is the time that it ran on machines. Source of the fields: skypilot
+    0.14.1, ManagedJobRecord.
+    """
 
     id: int
     name: str

@@ -25,7 +25,9 @@ _RESERVED_STARTS = ("xn--", "sthree-", "amzn-s3-demo-", "goog")
 
 def job_name(run_name: str) -> str:
     """The name of the job of a run: the same for each submission, because it is the id of the run in the bucket.
-    Characters that SkyPilot refuses become hyphens."""
+
+    Characters that SkyPilot refuses become hyphens.
+    """
     words = re.sub(r"[^a-zA-Z0-9.]+", "-", run_name)
     words = re.sub(r"[.-]{2,}", "-", words).strip("-.")
     return words[:_LONGEST_JOB].rstrip("-.") or "run"
@@ -45,8 +47,10 @@ def job_fault(name: str) -> str:
 
 
 def bucket_fault(name: str, store: str) -> str:
-    """Why a cloud refuses the name of a bucket; "" if it accepts it. Source: the naming rules of Amazon S3, Google
-    Cloud Storage and Azure containers. SkyPilot checks them at launch."""
+    """Why a cloud refuses the name of a bucket; "" if it accepts it.
+
+    Source: the naming rules of Amazon S3, Google Cloud Storage and Azure containers. SkyPilot checks them at launch.
+    """
     if not _SHORTEST_BUCKET <= len(name) <= _LONGEST_BUCKET:
         return f"it has {len(name)} characters, and {_SHORTEST_BUCKET} to {_LONGEST_BUCKET} are allowed"
     if not _BUCKET.fullmatch(name):

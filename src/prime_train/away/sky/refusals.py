@@ -150,8 +150,11 @@ def refuse_package(url: str) -> None:
 
 
 def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_backup: bool) -> tuple[Cloud, ...]:
-    """The clouds on which the run can be a spot job. Raises UserError if there is none. `has_backup`: the run's own
-    backup carries its checkpoints, so no bucket needs to be mounted."""
+    """The clouds on which the run can be a spot job.
+
+    Raises UserError if there is none. `has_backup`: the run's own backup carries its checkpoints, so no bucket needs to
+    be mounted.
+    """
     spot = tuple(cloud for cloud in clouds if cloud.spot)
     if not spot:
         why = "--spot rents machines that the cloud may take back for a lower price"

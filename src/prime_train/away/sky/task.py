@@ -179,8 +179,10 @@ class SkyJobPlan(NamedTuple):
 
 
 def size_disk_gb(run: RunSpec, parameters: int) -> int:
-    """GB of disk: checkpoints that are kept and the one being written, the model twice, and the system. The cache of a
-    mounted bucket is on this disk, so checkpoints count with a bucket too."""
+    """GB of disk: checkpoints that are kept and the one being written, the model twice, and the system.
+
+    The cache of a mounted bucket is on this disk, so checkpoints count with a bucket too.
+    """
     parts = prime_rl_of(run)
     kept = parts.saving.keep_last if parts.saving is not None else run.checkpoint.keep_last
     checkpoints = (kept or run.checkpoint.keep_last) + 2  # one is written while another is uploaded

@@ -85,8 +85,10 @@ def look_up(job: SlurmJob) -> QueuedJob:
 
 
 def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
-    """Raise UserError unless the job writes its output into the run directory, as every job of the run does. A run
-    directory may be a copy, or be edited, so the number in it may be that of another job."""
+    """Raise UserError unless the job writes its output into the run directory, as every job of the run does.
+
+    A run directory may be a copy, or be edited, so the number in it may be that of another job.
+    """
     done = _command(["scontrol", *_cluster(job), "show", "job", job.job_id])
     output = next((found[1] for line in done.out.splitlines() if (found := _OUTPUT.fullmatch(line))), "")
     folder, _, name = output.rpartition("/")

@@ -107,15 +107,20 @@ def _gpus(run: RunSpec) -> int:
 
 
 def _cpus(run: RunSpec) -> int:
-    """Cores of a node: one for the supervisor; for each trainer process itself, its saves and its workers; two for each
-    server."""
+    """Cores of a node.
+
+    One for the supervisor; for each trainer process itself, its saves and its workers; two for each server.
+    """
     trainers = (train_gpus(run) or 0) // run.parallel.machines
     return 1 + trainers * (2 + run.data.planned_workers) + 2 * server_gpus(run)
 
 
 def _memory_mib(run: RunSpec, known: KnownRun, *, on_cpu: bool) -> int | None:
-    """Memory of the machine for all processes, rounded up to a GiB. None if the size of the model is not known. A
-    server takes its weights to the GPU through the page cache, and counts as one more process for each GPU."""
+    """Memory of the machine for all processes, rounded up to a GiB.
+
+    None if the size of the model is not known. A server takes its weights to the GPU through the page cache, and counts
+    as one more process for each GPU.
+    """
     if known.parameters is None or known.vocab_size is None or run.prime_rl is not None:
         return None
     if not trains(run):
@@ -133,8 +138,10 @@ def _memory_mib(run: RunSpec, known: KnownRun, *, on_cpu: bool) -> int | None:
 
 
 def _save_s(run: RunSpec, known: KnownRun) -> float:
-    """Seconds of one save: the longest measured one, else its size at the speed of a slow file system. 0 if nothing is
-    saved at a stop, or if little is: the checkpoint of an adapter."""
+    """Seconds of one save: the longest measured one, else its size at the speed of a slow file system.
+
+    0 if nothing is saved at a stop, or if little is: the checkpoint of an adapter.
+    """
     if not known.saves_on_stop or not trains(run):
         return 0.0
     if known.save_s is not None:

@@ -51,8 +51,10 @@ _HAVE_OPTIONS = {"time": "--time-limit", "partition": "--partition", "account": 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one job asks of Slurm, for each of its nodes. None: the default of the partition. `notice_s`: seconds from
-    the signal to the time limit."""
+    """What one job asks of Slurm, for each of its nodes.
+
+    None: the default of the partition. `notice_s`: seconds from the signal to the time limit.
+    """
 
     gpus: int
     cpus: int
@@ -64,8 +66,11 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class SlurmScript:
-    """One job. `folder`: where its output and its records are; `argv`: the program of the job, with arguments.
-    `exported`: names of environment variables. `extra`: more options of sbatch; the value "" is a flag."""
+    """One job.
+
+    `folder`: where its output and its records are; `argv`: the program of the job, with arguments. `exported`: names of
+    environment variables. `extra`: more options of sbatch; the value "" is a flag.
+    """
 
     name: str
     directory: Path
@@ -121,8 +126,10 @@ def _options(job: SlurmScript) -> dict[str, str]:
 
 
 def _directive(key: str, value: str) -> str:
-    """An option as sbatch reads it: in double quotes, a backslash before a quote or a backslash. Source: Slurm 22.05,
-    src/sbatch/opt.c, _get_argument()."""
+    """An option as sbatch reads it: in double quotes, a backslash before a quote or a backslash.
+
+    Source: Slurm 22.05, src/sbatch/opt.c, _get_argument().
+    """
     if not value:
         return f"--{key}"
     _checked(value, f"--{key}")
@@ -132,8 +139,10 @@ def _directive(key: str, value: str) -> str:
 
 
 def _file_pattern(folder: Path) -> str:
-    """The path of the output, in which Slurm replaces %j. A % of the folder is written twice. Source: sbatch(1),
-    filename pattern: a backslash turns all replacements off."""
+    """The path of the output, in which Slurm replaces %j.
+
+    A % of the folder is written twice. Source: sbatch(1), filename pattern: a backslash turns all replacements off.
+    """
     if "\\" in str(folder):
         why = "Slurm then does not put the number of the job into the name of its output"
         raise UserError("its path has a backslash", str(folder), why, "set run.dir to a folder without one")
@@ -197,8 +206,11 @@ _LIMIT = re.compile(
 
 
 def parse_limit(text: str) -> int:
-    """Minutes of a time limit as sbatch writes it, rounded up. Raises UserError. MINUTES, MINUTES:SECONDS,
-    HOURS:MINUTES:SECONDS, DAYS-HOURS, DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS. Source: sbatch(1), --time."""
+    """Minutes of a time limit as sbatch writes it, rounded up.
+
+    Raises UserError. MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, DAYS-HOURS:MINUTES,
+    DAYS-HOURS:MINUTES:SECONDS. Source: sbatch(1), --time.
+    """
     found = _LIMIT.fullmatch(text.strip())
     seconds = 0
     if found and found["days"] is not None:

@@ -47,8 +47,10 @@ def read_run(path: str, request_s: int) -> dict[str, Any]:
 
 
 def classify(error: Exception) -> str:
-    """The problem that an exception of the client stands for, by its type and its text. The client reports any failure
-    of its first request as a failed login, so the text decides."""
+    """The problem that an exception of the client stands for, by its type and its text.
+
+    The client reports any failure of its first request as a failed login, so the text decides.
+    """
     text = f"{type(error).__name__}: {error}".lower()
     return next((problem for problem, signs in _SIGNS if re.search(signs, text)), "unreadable")
 

@@ -102,8 +102,10 @@ def _read_step_s(history: Sequence[tuple[int, float]]) -> float | None:
 
 
 def _read_gpu_busy(system: Sequence[Mapping[str, Any]], last_step_s: float | None) -> float | None:
-    """Mean utilisation of all GPUs over the newest rows, 0 to 1; None if there is no GPU. Rows from before the last
-    step do not count where there are later ones: they do not show what it does since then."""
+    """Mean utilisation of all GPUs over the newest rows, 0 to 1; None if there is no GPU.
+
+    Rows from before the last step do not count where there are later ones: they do not show what it does since then.
+    """
     ordered = sorted(system, key=lambda row: float(row["_timestamp"]))
     later = [row for row in ordered if last_step_s is not None and float(row["_timestamp"]) > last_step_s]
     newest = (later or ordered)[-_NEWEST_SYSTEM_ROWS:]

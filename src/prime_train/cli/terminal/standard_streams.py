@@ -102,8 +102,9 @@ def write_note(text: str) -> None:
 
 
 def take_output_error(raised: OSError | None = None) -> OSError | None:
-    """Why what was printed does not reach standard output; None if it does. What cannot be written is discarded, so
-    that the interpreter does not fail on it at its end.
+    """Why what was printed does not reach standard output; None if it does.
+
+    What cannot be written is discarded, so that the interpreter does not fail on it at its end.
 
     `raised`: an error that may be one of standard output. An unbuffered stream keeps nothing that fails again, so a
     line break is written.

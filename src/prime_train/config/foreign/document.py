@@ -1,5 +1,6 @@
-"""Reads YAML and JSON into documents with the place of every key. Opens no file, builds no object but texts, numbers,
-lists and tables.
+"""Reads YAML and JSON into documents with the place of every key.
+
+Opens no file, builds no object but texts, numbers, lists and tables.
 
 YAML is read as PyYAML reads it, because the programs do: 1e-5 is a text, `no` is false, and the last of two equal keys
 counts. Events are turned into values one by one, so that depth and size are limited before anything is built.

@@ -25,8 +25,10 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class Scope(NamedTuple):
-    """The values of a part, the defaults of its program, the parts beside it by their ROOTS, and whether a file exists:
-    None where that is not known."""
+    """What a condition may read: a part, the defaults of its program, and the parts beside it by their ROOTS.
+
+    `exists` answers whether a file exists, with None where that is not known.
+    """
 
     values: Mapping[str, Any]
     defaults: Mapping[str, Any] = _NOTHING

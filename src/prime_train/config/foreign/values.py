@@ -77,8 +77,10 @@ def _convert_text(text: str, *, exponents: bool) -> Any:
 
 
 def _resolve(text: str, values: Mapping[str, Any]) -> Any:
-    """The value that a text refers to; a text with references inside has their values. The text itself if one of them
-    is not in the file."""
+    """The value that a text refers to.
+
+    A text with references inside has their values. The text itself if one of them is not in the file.
+    """
     value: Any = text
     for _ in range(_MOST_REFERENCES):
         if not isinstance(value, str) or "${" not in value:

@@ -166,8 +166,10 @@ def _find_root_words(part: str) -> frozenset[str]:
 
 
 def _root_of_name(generation: SchemaGeneration, name: str) -> str | None:
-    """The root that a file itself is named after: infer.toml, eval.toml, orch.toml. Files of several roots are called
-    train.toml."""
+    """The root that a file itself is named after: infer.toml, eval.toml, orch.toml.
+
+    Files of several roots are called train.toml.
+    """
     words = _find_root_words(name)
     named = {root for root, hints in _HINTS if not words.isdisjoint(hints)}
     if named - {"eval", "evals"}:

@@ -26,8 +26,11 @@ class Conflict(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """The values with the shared keys on each side. `origin`: a key that was filled -> the key that the file sets.
-    `shared`: those of "fills", whose value the side's class validates."""
+    """The values with the shared keys on each side.
+
+    `origin`: a key that was filled -> the key that the file sets. `shared`: those of "fills", whose value the side's
+    class validates.
+    """
 
     values: dict[str, Any]
     origin: dict[KeyPath, KeyPath]
@@ -122,8 +125,10 @@ _NO_VALUE = Held(None, ())
 
 
 class _ResolvedKey(NamedTuple):
-    """A key: its raw value, the table with the keys below it, and whether the next part of a path is an index or a free
-    name. `item` is None for the whole file."""
+    """A key: its raw value, and the table with the keys below it.
+
+    `is_inside`: whether the next part of a path is an index or a free name. `item` is None for the whole file.
+    """
 
     raw: Any
     at: KeyPath

@@ -26,8 +26,11 @@ class _Node(NamedTuple):
 
 
 class TableOrigin(NamedTuple):
-    """The prime-rl that a table describes. `first_release` is the first version with this schema, "" for the oldest
-    generation; `features` are the fields of features.py."""
+    """The prime-rl that a table describes.
+
+    `first_release` is the first version with this schema, "" for the oldest generation; `features` are the fields of
+    features.py.
+    """
 
     generation: str
     source: str

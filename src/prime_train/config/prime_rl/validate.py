@@ -122,9 +122,12 @@ def _other_member(table: Table, item: Field, path: KeyPath, values: Mapping[str,
 
 
 def _lacks_tag(item: Field | None, table: Table, values: Mapping[str, Any]) -> bool:
-    """Whether prime-rl cannot find the member of a union: it fills in a missing `type`, and no other tag, and that from
-    the table's default alone, which a factory is not. Source: prime-pydantic-config 0.4.3,
-    BaseConfig._default_discriminator_types."""
+    """Whether prime-rl cannot find the member of a union.
+
+    It fills in a missing `type`, and no other tag, and that from the table's default alone, which a factory is not.
+
+    Source: prime-pydantic-config 0.4.3, BaseConfig._default_discriminator_types.
+    """
     if item is None or table_below(item.shape)[1] or table.tag in values or table.tag not in table.fields:
         return False
     if table.names_plugins:

@@ -1,5 +1,6 @@
-"""Reads a call per line of stdin and writes its answer as a line of stdout, both JSON. A taskset's own prints go to
-stderr.
+"""Reads a call per line of stdin and writes its answer as a line of stdout, both JSON.
+
+A taskset's own prints go to stderr.
 """
 
 from __future__ import annotations

@@ -34,8 +34,11 @@ class TokenWidths(NamedTuple):
 
 
 def widths_of(setup: TrainSetup) -> TokenWidths:
-    """The widths. Tensor parallelism splits heads, inner numbers and, as sequence parallelism, the residual stream.
-    Source: arXiv 2205.05198, s. 4.2.2."""
+    """The widths.
+
+    Tensor parallelism splits heads, inner numbers and, as sequence parallelism, the residual stream. Source: arXiv
+    2205.05198, s. 4.2.2.
+    """
     shape, tensor = setup.shape, setup.layout.tensor
     visited = float(shape.experts_per_token) if shape.is_moe else 0.0
     return TokenWidths(

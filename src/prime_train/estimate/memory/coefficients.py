@@ -1,5 +1,7 @@
-"""Reads the memory coefficients of each trainer from registry/memory.toml. The comment beside a field names what the
-field multiplies; the formulas are in the module named above each group."""
+"""Reads the memory coefficients of each trainer from registry/memory.toml.
+
+The comment beside a field names what the field multiplies; the formulas are in the module named above each group.
+"""
 
 from __future__ import annotations
 

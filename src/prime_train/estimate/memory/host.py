@@ -19,8 +19,11 @@ def host_terms(setup: TrainSetup, hardware: Hardware) -> tuple[Term, ...]:
 
 
 def host_memory(setup: TrainSetup, hardware: Hardware) -> Interval | None:
-    """The memory of one machine: at least the offloaded tensors, at most those in pinned blocks of powers of two, with
-    a copy of the weights in each process that loads or saves. None without an offload."""
+    """The memory of one machine for what is offloaded. None without an offload.
+
+    At least the offloaded tensors, at most those in pinned blocks of powers of two, with a copy of the weights in each
+    process that loads or saves.
+    """
     kept = sum(term.bytes for term in host_terms(setup, hardware))
     if not kept:
         return None

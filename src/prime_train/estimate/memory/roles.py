@@ -41,8 +41,11 @@ class GpusPerRole(NamedTuple):
 
 
 class RoleEstimate(NamedTuple):
-    """Memory of one role on each of its GPUs. `headroom_bytes` is what the upper bound leaves free, negative if it does
-    not fit; `served` is set for inference only."""
+    """Memory of one role on each of its GPUs.
+
+    `headroom_bytes` is what the upper bound leaves free, negative if it does not fit; `served` is set for inference
+    only.
+    """
 
     memory: RoleMemory
     chance: Chance
@@ -56,8 +59,10 @@ class RoleEstimate(NamedTuple):
 
 
 class RunMemory(NamedTuple):
-    """All roles of a run. `enough_gpus`: the hardware has as many GPUs as the run needs. `sharing`: set if roles share
-    a GPU."""
+    """All roles of a run.
+
+    `enough_gpus`: the hardware has as many GPUs as the run needs. `sharing`: set if roles share a GPU.
+    """
 
     gpus: GpusPerRole
     roles: tuple[RoleEstimate, ...]
@@ -240,8 +245,11 @@ def share(request: SharingRequest) -> Sharing:
 
 
 def window_of(request: SharingRequest, ctx_tokens: int) -> FractionWindow:
-    """The window at one length. Lower end: weights, profile run, graphs, and the cache of one request. Upper end: the
-    GPU minus the trainer's upper bound, both CUDA contexts, and graphs outside the fraction."""
+    """The window at one length.
+
+    Lower end: weights, profile run, graphs, and the cache of one request. Upper end: the GPU minus the trainer's upper
+    bound, both CUDA contexts, and graphs outside the fraction.
+    """
     setup = request.serve._replace(ctx_tokens=ctx_tokens)
     below = smallest_fraction(setup, request.hardware, ctx_tokens, 1)
     context_bytes = table_interval_bytes("context", "gib").high
@@ -278,8 +286,10 @@ def _why_first(setup: ServeSetup) -> str:
 
 
 def _rollouts(request: SharingRequest, ctx_tokens: int, fraction: float) -> tuple[int, int, int]:
-    """(rollouts of a batch, of an example, at once). The batch is the largest power of two for which two full-length
-    batches fit. The config's numbers stay if they fit."""
+    """(rollouts of a batch, of an example, at once).
+
+    The batch is the largest power of two for which two full-length batches fit. The config's numbers stay if they fit.
+    """
     powers = (2**power for power in range(1, _MOST_ROLLOUTS.bit_length()))
     suitable = [rollouts for rollouts in powers if _rollouts_held(request, ctx_tokens, fraction, rollouts) >= rollouts]
     batch = max(suitable, default=_LEAST_GROUP)
@@ -297,8 +307,10 @@ def _rollouts(request: SharingRequest, ctx_tokens: int, fraction: float) -> tupl
 
 
 def _rollouts_held(request: SharingRequest, ctx_tokens: int, fraction: float, rollouts: int) -> float:
-    """Full-length rollouts of one batch that the cache holds beside another batch, with the upper bound of the profile
-    run."""
+    """Full-length rollouts of one batch that the cache holds beside another batch.
+
+    The profile run counts with its upper bound.
+    """
     sequences = min(request.serve.sequences, _BATCHES * rollouts)
     setup = request.serve._replace(gpu_memory_fraction=fraction, ctx_tokens=ctx_tokens, sequences=sequences)
     room = setup.gpu_memory_fraction * request.hardware.usable_bytes - budgeted_bytes(setup).high

@@ -171,7 +171,10 @@ def adapted_outputs(shape: ModelShape, targets: Iterable[str]) -> int:
 
 
 def quantized_bytes(shape: ModelShape, quantization: str, end_bytes: float = 2.0, *, head: bool = False) -> float:
-    """Bytes of a frozen base. Block matrices are quantised, and an own head if `head`; the other ends, which are
-    embedding and head, take `end_bytes` per number."""
+    """Bytes of a frozen base.
+
+    Block matrices are quantised, and an own head if `head`; the other ends, which are embedding and head, take
+    `end_bytes` per number.
+    """
     ends = shape.vocab_size * shape.hidden_size * (1 if shape.tie_embeddings or head else 2)
     return (shape.parameters - ends) * QUANTIZED_BYTES[quantization] + ends * end_bytes

@@ -69,9 +69,11 @@ class Numerics(NamedTuple):
 
 
 class Head(NamedTuple):
-    """How the logits are computed. `in_place`: the gradient reuses a buffer; `in_chunks`: so it does, at most
-    `chunk_tokens` rows at a time; `logprobs`: log-probabilities and entropies of as many rows, which the backward
-    computes again; `tiled`: tokens x vocabulary.
+    """How the logits are computed.
+
+    `in_place`: the gradient reuses a buffer; `in_chunks`: so it does, at most `chunk_tokens` rows at a time;
+    `logprobs`: log-probabilities and entropies of as many rows, which the backward computes again; `tiled`: tokens x
+    vocabulary.
 
     `fused_loss`: all logits, and their gradient in one kernel without a log-softmax in fp32. `fused`: loss and gradient
     are computed from the hidden states, at most `chunk_tokens` rows at a time.

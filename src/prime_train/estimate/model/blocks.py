@@ -88,7 +88,9 @@ def _experts(numbers: Numbers, family: DecoderFamily) -> int:
 
 def _dense_layers(numbers: Numbers, layers: int) -> int:
     """The number of dense layers: the first ones, the listed ones, and those that decoder_sparse_step skips.
-    Source: configurations of deepseek_v3, qwen3_moe and llama4 in transformers 5."""
+
+    Source: configurations of deepseek_v3, qwen3_moe and llama4 in transformers 5.
+    """
     kinds, sparse = numbers.strings("mlp_layer_types"), numbers.raw("moe_layers")
     if kinds:
         return sum(kind == "dense" for kind in kinds[:layers])

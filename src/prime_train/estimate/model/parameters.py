@@ -40,7 +40,9 @@ def _biases(numbers: Numbers, family: DecoderFamily) -> str:
 
 def _latent_attention(numbers: Numbers, widths: BlockWidths) -> int:
     """Parameters of one latent attention: low-rank queries, and the low-rank keys that are cached.
-    Source: arXiv 2405.04434, s. 2.1."""
+
+    Source: arXiv 2405.04434, s. 2.1.
+    """
     nope, rope = numbers.integer("qk_nope_head_dim"), numbers.integer("qk_rope_head_dim")
     value, kv_rank = numbers.integer("v_head_dim"), numbers.integer("kv_lora_rank")
     queries = widths.heads * (nope + rope)
@@ -86,7 +88,9 @@ def _delta_sizes(numbers: Numbers) -> tuple[int, int, int]:
 
 def _delta_attention(numbers: Numbers, hidden: int) -> int:
     """Parameters in one Kimi delta attention, whose forget and output gates have a low rank.
-    Source: Kimi Linear, arXiv 2510.26692, s. 4; its modelling code in transformers 5."""
+
+    Source: Kimi Linear, arXiv 2510.26692, s. 4; its modelling code in transformers 5.
+    """
     heads, head_dim, width = _delta_sizes(numbers)
     size = heads * head_dim
     projections = 4 * hidden * size + hidden * heads

@@ -31,8 +31,11 @@ class CacheLayout(NamedTuple):
 
 
 class CacheCapacity(NamedTuple):
-    """Capacity of a cache. vLLM prints `tokens` as "GPU KV cache size" and `concurrency` as "Maximum concurrency";
-    `longest_ctx_tokens` is the longest single request."""
+    """Capacity of a cache.
+
+    vLLM prints `tokens` as "GPU KV cache size" and `concurrency` as "Maximum concurrency"; `longest_ctx_tokens` is the
+    longest single request.
+    """
 
     blocks: int
     tokens: int
@@ -55,8 +58,10 @@ def token_bytes(setup: ServeSetup) -> float:
 
 
 def layout_of(setup: ServeSetup) -> CacheLayout:
-    """The groups into which vLLM divides the layers of one pipeline stage. Source: v1/core/kv_cache_utils.py,
-    _get_kv_cache_groups_uniform_page_size; PagedAttention, arXiv 2309.06180, s. 4."""
+    """The groups into which vLLM divides the layers of one pipeline stage.
+
+    Source: v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size; PagedAttention, arXiv 2309.06180, s. 4.
+    """
     shape = setup.shape
     share = math.ceil(shape.layers / setup.pipeline_parallel) / shape.layers
     states = math.ceil(shape.linear_layers * share) if setup.shape.linear_state_bytes else 0
@@ -79,8 +84,10 @@ def layout_of(setup: ServeSetup) -> CacheLayout:
 
 
 def capacity_of(setup: ServeSetup, cache_bytes: float) -> CacheCapacity:
-    """The capacity of `cache_bytes` on one GPU for requests of ctx_tokens. Source: v1/core/kv_cache_utils.py,
-    get_max_concurrency_for_kv_cache_config and estimate_max_model_len."""
+    """The capacity of `cache_bytes` on one GPU for requests of ctx_tokens.
+
+    Source: v1/core/kv_cache_utils.py, get_max_concurrency_for_kv_cache_config and estimate_max_model_len.
+    """
     layout = layout_of(setup)
     blocks = max(0, int(cache_bytes // layout.block_bytes))
     usable = max(0, blocks - setup.engine.null_blocks)
@@ -118,7 +125,9 @@ def bytes_for(setup: ServeSetup, ctx_tokens: int, requests: float = 1.0) -> floa
 
 def _block_tokens(setup: ServeSetup) -> int:
     """Tokens of a block, increased in steps of 16 until a block is as large as a state of linear attention.
-    Source: vLLM platforms/interface.py, "Setting attention block size to N tokens"."""
+
+    Source: vLLM platforms/interface.py, "Setting attention block size to N tokens".
+    """
     if not setup.shape.linear_state_bytes:
         return setup.block_tokens
     state = setup.shape.linear_state_bytes / setup.tensor_parallel

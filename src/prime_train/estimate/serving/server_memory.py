@@ -82,8 +82,10 @@ def smallest_fraction(setup: ServeSetup, hardware: Hardware, ctx_tokens: int, re
 
 
 def budgeted_bytes(setup: ServeSetup) -> Interval:
-    """Bytes beside the cache that count against the fraction: weights, adapters, profile run, NCCL, and graphs if the
-    vLLM version counts them."""
+    """Bytes beside the cache that count against the fraction.
+
+    These are weights, adapters, profile run, NCCL, and graphs if the vLLM version counts them.
+    """
     return _needs_of(setup).budgeted
 
 

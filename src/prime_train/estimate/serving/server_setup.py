@@ -59,13 +59,17 @@ class ServeSetup(NamedTuple):
     @property
     def expert_gpus(self) -> int:
         """GPUs over which the experts of one layer are spread: all GPUs of a stage.
-        Source: vLLM, FusedMoEParallelConfig.make."""
+
+        Source: vLLM, FusedMoEParallelConfig.make.
+        """
         return self.tensor_parallel * self.data_parallel
 
 
 def default_batch(hardware: Hardware, engine: EngineMemoryRules) -> tuple[int, int]:
     """vLLM's defaults on that GPU: (max_num_seqs, max_num_batched_tokens).
-    Source: vLLM, EngineArgs.get_batch_defaults."""
+
+    Source: vLLM, EngineArgs.get_batch_defaults.
+    """
     gib = hardware.usable_bytes / GIB
     if gib < table_number("batch", "large_gpu_gib") or "a100" in hardware.id.lower() or "a100" in hardware.name.lower():
         return table_number("batch", "sequences"), table_number("batch", "batched_tokens")

@@ -67,7 +67,9 @@ def number_bytes_of_matrices(setup: ServeSetup, parts: Parts) -> float:
 
 def _expert_number_bytes(setup: ServeSetup, packed: float) -> float:
     """Bytes of one number of an expert; the matrices are padded for the MXFP4 kernel.
-    Source: vLLM quantization/mxfp4.py, Marlin: inner width to 128, residual width to 256."""
+
+    Source: vLLM quantization/mxfp4.py, Marlin: inner width to 128, residual width to 256.
+    """
     known = quantized_bytes(setup.quantization) if setup.quantization == _EXPERTS_ONLY else None
     if known is None:
         return packed
@@ -150,8 +152,11 @@ def _embedding_bytes(setup: ServeSetup) -> float:
 
 
 def _rotary_bytes(setup: ServeSetup) -> float:
-    """Cosines and sines of every position of the model. Sliding-window layers have a table of their own; the table of
-    multimodal positions is four times as long. Source: vLLM MRotaryEmbedding."""
+    """Cosines and sines of every position of the model.
+
+    Sliding-window layers have a table of their own; the table of multimodal positions is four times as long. Source:
+    vLLM MRotaryEmbedding.
+    """
     shape = setup.shape
     tables = 4 if shape.multimodal_rope else 2 if 0 < shape.sliding_layers < shape.layers else 1
     positions = max(shape.ctx_tokens, setup.ctx_tokens)
@@ -160,7 +165,9 @@ def _rotary_bytes(setup: ServeSetup) -> float:
 
 def _absorbed_projections(setup: ServeSetup, stage: float) -> Term:
     """The two halves of a quantised kv_b_proj, which latent attention keeps unquantised too.
-    Source: vLLM MLAAttention.process_weights_after_loading."""
+
+    Source: vLLM MLAAttention.process_weights_after_loading.
+    """
     shape = setup.shape
     width = 2 * max(0, shape.head_dim - shape.rope_head_dim)
     numbers = stage * shape.layers * shape.heads / setup.tensor_parallel * width * shape.kv_lora_rank

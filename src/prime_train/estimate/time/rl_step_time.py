@@ -88,8 +88,9 @@ _COLLECTIVE_S = 15e-6  # latency of a small all-reduce within a machine, two of 
 
 
 class RolloutSetup(NamedTuple):
-    """The rollouts of one step and the engines for them. Token counts are per rollout; `kv_tokens` and `sequences` per
-    engine.
+    """The rollouts of one step and the engines for them.
+
+    Token counts are per rollout; `kv_tokens` and `sequences` per engine.
 
     `completion_tokens` is the mean and `longest_completion_tokens` the cap. `group_size` rollouts share a prompt,
     which is prefilled once. `gpus` counts all inference GPUs, `tp` those of one engine; `kv_token_bytes` is the cache
@@ -111,8 +112,11 @@ class RolloutSetup(NamedTuple):
 
 
 class RolloutTime(NamedTuple):
-    """The time of a step's rollouts. `concurrency`: rollouts that one engine decodes at a time; `limited_by`: what
-    limits them; `decode_step_s`: seconds for one token of each."""
+    """The time of a step's rollouts.
+
+    `concurrency`: rollouts that one engine decodes at a time; `limited_by`: what limits them; `decode_step_s`: seconds
+    for one token of each.
+    """
 
     seconds: Interval
     tokens_per_s: Interval

@@ -87,8 +87,10 @@ def priced_steps(run: RunSpec) -> int:
 
 
 def _reference_factor(run: RunSpec) -> float:
-    """With a reference model a step has a second forward, a third of forward and backward. Source: arXiv 2001.08361,
-    s. 2.1 (2 FLOPs per parameter and token in the forward, 4 in the backward)."""
+    """With a reference model a step has a second forward, a third of forward and backward.
+
+    Source: arXiv 2001.08361, s. 2.1 (2 FLOPs per parameter and token in the forward, 4 in the backward).
+    """
     policy = policy_of(run)
     return 4 / 3 if policy is not None and policy.kl_coef else 1.0
 

@@ -58,8 +58,11 @@ def counts(most: int) -> tuple[int, ...]:
 
 
 def layouts(setup: TrainSetup, gpus: int, gpus_per_node: int) -> Iterator[tuple[str, ModelLayout]]:
-    """(name, layout) of each strategy on `gpus` GPUs. HSDP keeps a copy per machine, or per half of one machine. TP
-    stays within a machine and must divide the heads; over several machines the model is sharded as well."""
+    """(name, layout) of each strategy on `gpus` GPUs.
+
+    HSDP keeps a copy per machine, or per half of one machine. TP stays within a machine and must divide the heads; over
+    several machines the model is sharded as well.
+    """
     reshards = setup.layout.reshards
     fsdp: Sharding = "zero3" if setup.layout.sharding.startswith("zero") else "fsdp"
     if gpus == 1:
@@ -147,7 +150,9 @@ _Sent = tuple[str, float, int, int, str, str]  # name, bytes, members, distance 
 
 def gather_bytes(size_bytes: float, members: int) -> float:
     """Bytes that each member of a ring sends to all-gather or reduce-scatter a tensor of `size_bytes`.
-    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce, J. Parallel Distrib. Comput. 69 (2009), s. 3."""
+
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce, J. Parallel Distrib. Comput. 69 (2009), s. 3.
+    """
     return size_bytes * (members - 1) / members
 
 
@@ -157,8 +162,10 @@ def all_reduce_bytes(size_bytes: float, members: int) -> float:
 
 
 def traffic_of(setup: TrainSetup, gpus_per_node: int = 8) -> tuple[Transfer, ...]:
-    """What one GPU sends in one step; () on a single GPU. Ranks are ordered by tensor parallelism first, then shards,
-    then replicas."""
+    """What one GPU sends in one step; () on a single GPU.
+
+    Ranks are ordered by tensor parallelism first, then shards, then replicas.
+    """
     kinds = (_shard_transfers, _replica_transfers, _tensor_transfers, _context_transfers, _expert_transfers)
     return tuple(
         Transfer(name, size, members, max(1, min(members, gpus_per_node // stride)), formula, source)
@@ -181,8 +188,11 @@ def least_seconds(transfer: Transfer, hardware: Hardware) -> float:
 
 
 def _shard_transfers(setup: TrainSetup) -> Iterator[_Sent]:
-    """FSDP and ZeRO-3 gather the weights in every forward, and in every backward if they were dropped, and
-    reduce-scatter the gradients of every micro-batch. ZeRO-1 and ZeRO-2 do both once per step."""
+    """Gathers of the weights and reduce-scatters of the gradients.
+
+    FSDP and ZeRO-3 gather the weights in every forward, and in every backward if they were dropped, and reduce-scatter
+    the gradients of every micro-batch. ZeRO-1 and ZeRO-2 do both once per step.
+    """
     layout, numerics = setup.layout, setup.numerics
     if layout.shards == 1 or layout.sharding in ("none", "ddp", "device_map"):
         return

@@ -250,7 +250,9 @@ def _exchanged_bytes(setup: StepSetup, gpus_per_node: int) -> tuple[float, float
 
 def _tensor_bytes(setup: StepSetup, tokens: float) -> float:
     """Activations that one GPU sends: those of attention and MLP are reduced in every pass, by a ring.
-    Source: Megatron-LM, arXiv 1909.08053, s. 3."""
+
+    Source: Megatron-LM, arXiv 1909.08053, s. 3.
+    """
     passes = 3 if setup.recompute == "full" else 2
     hidden = _BF16 * tokens * setup.shape.layers / setup.pp * setup.shape.hidden_size
     return hidden * passes * 2 * 2 * (setup.tp - 1) / setup.tp
@@ -258,7 +260,9 @@ def _tensor_bytes(setup: StepSetup, tokens: float) -> float:
 
 def _context_bytes(setup: StepSetup, tokens: float) -> float:
     """Keys and values that one GPU passes on, of the heads that tensor parallelism leaves it.
-    Source: Ring Attention, arXiv 2310.01889, s. 3."""
+
+    Source: Ring Attention, arXiv 2310.01889, s. 3.
+    """
     shape, passes = setup.shape, 3 if setup.recompute == "full" else 2
     size = _BF16 * tokens * shape.layers / setup.pp * 2 * shape.kv_heads * shape.head_dim / setup.tp
     return size * passes * (setup.cp - 1)

@@ -70,8 +70,11 @@ def ideal_terms(setup: StepSetup, hardware: Hardware, recompute_share: float = 1
 
 
 def step_terms(setup: StepSetup, hardware: Hardware, rates: TrainerRates) -> list[TimeTerm]:
-    """Every part of a step with its seconds. A pipeline idles for the time of pp - 1 micro-batches, divided
-    by the stages on each GPU. Source: GPipe, arXiv 1811.06965, s. 2.3; Megatron-LM, arXiv 2104.04473, s. 2.2."""
+    """Every part of a step with its seconds.
+
+    A pipeline idles for the time of pp - 1 micro-batches, divided by the stages on each GPU. Source: GPipe, arXiv
+    1811.06965, s. 2.3; Megatron-LM, arXiv 2104.04473, s. 2.2.
+    """
     terms, in_micro_batches_s = [], 0.0
     for term in ideal_terms(setup, hardware, rates.recompute_share):
         cost, measured = rates.cost(term.cost, (setup.trainer, *term.keys))
@@ -196,7 +199,9 @@ class TrainerRates(NamedTuple):
 
     def cost(self, term: str, keys: Sequence[str]) -> tuple[float, bool]:
         """(cost of a term, whether it is fitted) for the first known key; a fitted cost precedes a published one.
-        The last key is "any", which every published term has."""
+
+        The last key is "any", which every published term has.
+        """
         fitted, published = self.fitted.get(term, {}), self.published[term]
         for key in keys:
             if key in fitted:

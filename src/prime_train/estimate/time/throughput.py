@@ -32,9 +32,12 @@ _WIDEST = math.log(8)  # an interval never exceeds a factor of eight, even if th
 
 
 class Throughput(NamedTuple):
-    """The speed of a training. `step_s` is one optimizer step without the transfer of weights to inference, which is
-    `broadcast_s` (None if there is none); `tokens_per_s` includes both and is of all GPUs. `mfu` counts forward and
-    backward without recompute. `terms` add up to `step_s.typical`."""
+    """The speed of a training.
+
+    `step_s` is one optimizer step without the transfer of weights to inference, which is `broadcast_s` (None if there
+    is none); `tokens_per_s` includes both and is of all GPUs. `mfu` counts forward and backward without recompute.
+    `terms` add up to `step_s.typical`.
+    """
 
     step_s: Interval
     tokens_per_s: Interval
@@ -83,8 +86,10 @@ def tokens_per_s(tokens: float, step_s: Interval, handover_s: Interval | None) -
 
 
 def _possible_cards(setup: StepSetup, hardware: Hardware, rows: Sequence[MeasuredRow]) -> tuple[Hardware, ...]:
-    """The GPU at full power, and below it if this trainer's rows on this GPU are all from such cards:
-    no config names the one that is rented."""
+    """The GPU at full power, and below it if this trainer's rows on this GPU are all from such cards.
+
+    No config names the one that is rented.
+    """
     same = [row.hardware for row in rows if row.setup.trainer == setup.trainer and row.hardware.id == hardware.id]
     if hardware.power_limited or not same or not all(card.power_limited for card in same):
         return (hardware,)

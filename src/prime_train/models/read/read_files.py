@@ -24,6 +24,7 @@ def read_model_files(
     name: str, scratch: Path, where: str, *, revision: str = "", offline: bool = False
 ) -> ModelFiles | RefusedRead:
     """The files of a model on the hub or in a folder; `scratch` is an empty folder for fetched files.
+
     `where` is the option or key with the name, for errors.
 
     Raises UserError if the name is the path of a missing folder.

@@ -124,8 +124,10 @@ def _read_changed_s(path: Path) -> float:
 
 
 def open_run(text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
-    """Create the directory of a run, or continue in it. `run` is the result of settings.prepare_run, `text` as written;
-    without it nothing is written or renamed, as for a dry run.
+    """Create the directory of a run, or continue in it.
+
+    `run` is the result of settings.prepare_run, `text` as written; without it nothing is written or renamed, as for a
+    dry run.
 
     The caller holds the run's lock. Raises UserError if the run cannot continue; then nothing has been changed.
     """

@@ -95,8 +95,10 @@ class AskStop(Action):
 
 @dataclass(frozen=True, slots=True)
 class Signal(Action):
-    """Send SIGABRT, SIGTERM or SIGKILL to every process of the attempt; with `roots`, only to the processes that the
-    supervisor started, which end the others themselves."""
+    """Send SIGABRT, SIGTERM or SIGKILL to every process of the attempt.
+
+    With `roots`, only to the processes that the supervisor started, which end the others themselves.
+    """
 
     attempt: int
     signal: str

@@ -45,8 +45,10 @@ def read_tail(log: Path) -> str:
 
 
 def measure_free_bytes(folder: Path) -> int | None:
-    """The room on the disk of `folder`; 0 where no further file can be created, None if it does not answer within a
-    second. A thread makes the call, because a dead disk may block its caller for ever."""
+    """The room on the disk of `folder`; 0 where no further file can be created, None if it does not answer in time.
+
+    A thread makes the call, because a dead disk may block its caller for ever.
+    """
     free_bytes: list[int] = []
 
     def measure() -> None:
@@ -62,16 +64,21 @@ def measure_free_bytes(folder: Path) -> int | None:
 
 
 def _has_room(state: State, policy: Policy, free_bytes: int | None) -> bool:
-    """Whether two checkpoints fit on the disk: weights and moments in fp32, and as much again. False where the model
-    is not known, because another attempt at a save that is too large would cost an interval of training."""
+    """Whether two checkpoints fit on the disk: weights and moments in fp32, and as much again.
+
+    False where the model is not known, because another attempt at a save that is too large would cost an interval
+    of training.
+    """
     if free_bytes is None or not policy.reports:
         return False
     return free_bytes >= _ROOM_BYTES + 2 * _BYTES_PER_PARAMETER * (state.started.params if state.started else 0)
 
 
 def count_oom_kills() -> int:
-    """Processes that the kernel's out-of-memory killer ended in this control group; without one, on the machine. Kills
-    elsewhere on the machine do not concern this run. A group of version 1 does not count the groups below it."""
+    """Processes that the kernel's out-of-memory killer ended in this control group; without one, on the machine.
+
+    Kills elsewhere on the machine do not concern this run. A group of version 1 does not count the groups below it.
+    """
     own = list_own_groups()[:1]
     below = [path.parent for group in own for path in group.glob("*/**/memory.oom_control")]
     counted = dict(count_by_group([*own, *below]))

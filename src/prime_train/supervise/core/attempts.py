@@ -114,8 +114,11 @@ class Attempts:
         self.services.begin_attempt(self.run, self._launches, attempt, chosen)
 
     def _clear_remains(self, attempt: int) -> None:
-        """Delete what would end or confuse an attempt at once. On a new machine the newest events may be missing, so
-        the number of an attempt may have been used, and its folder exists."""
+        """Delete what would end or confuse an attempt at once.
+
+        On a new machine the newest events may be missing, so the number of an attempt may have been used, and its
+        folder exists.
+        """
         for remains in (self.run_dir.stop_request(attempt), self.run_dir.rendezvous(attempt)):
             with contextlib.suppress(OSError):
                 remains.unlink()

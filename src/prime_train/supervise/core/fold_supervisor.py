@@ -98,8 +98,11 @@ def _request_stop(state: State, event: events.StopAsked, time_s: float) -> State
 
 
 def _raise_alarm(state: State, event: events.AlarmRaised, time_s: float) -> State:
-    """Adds the alarm. An alarm that asks for a restart ends its attempt, unless a stop is requested already: then the
-    trainer may still save, and the grace period ends it."""
+    """Adds the alarm.
+
+    An alarm that asks for a restart ends its attempt, unless a stop is requested already: then the trainer may still
+    save, and the grace period ends it.
+    """
     active = ActiveAlarm(event, time_s)
     others = tuple(other for other in state.alarms if other.key != active.key)
     state = evolve(state, alarms=(*others, active))

@@ -37,8 +37,10 @@ Show = Callable[[State, Sequence[Record]], None]
 
 
 class Journal:
-    """The events of a run and its state, which comes only from reading them. `handle` is called for each new record
-    with the state after it, and `show` after each reading with all of them."""
+    """The events of a run and its state, which comes only from reading them.
+
+    `handle` is called for each new record with the state after it, and `show` after each reading with all of them.
+    """
 
     def __init__(self, run_dir: RunDir, handle: Callable[[State, Record], None], show: Show) -> None:
         self.state = State()
@@ -62,8 +64,11 @@ class Journal:
         return records
 
     def append(self, event: Event) -> None:
-        """Write an event and read it back. Raises UserError if that fails, because the loop would repeat the action.
-        The life and the position prove that the line is this one; the reader has compared its checksum."""
+        """Write an event and read it back.
+
+        Raises UserError if that fails, because the loop would repeat the action. The life and the position prove that
+        the line is this one; the reader has compared its checksum.
+        """
         written = self._log.append(event)
         if not any((read.life, read.seq) == (written.life, written.seq) for read in self.read()):
             raise events_lost_error(self._run_dir)
@@ -105,8 +110,10 @@ class KnownState(NamedTuple):
 
 
 def read_state(run_dir: RunDir) -> KnownState:
-    """The state from all events up to now. Writes a snapshot if many are new and the run belongs to this user. Raises
-    UserError without permission to read."""
+    """The state from all events up to now.
+
+    Writes a snapshot if many are new and the run belongs to this user. Raises UserError without permission to read.
+    """
     state, follower = _load(run_dir)
     covered = follower.read_bytes
     state = reduce(fold, follower.stream(), state)

@@ -88,8 +88,10 @@ def decide(state: State, policy: Policy, now_s: float) -> Action:
 
 
 def _leave(state: State, policy: Policy, now_s: float) -> Action | None:
-    """Stop for a machine that goes away, with a save if it would be complete in time; None if nothing is to do. A save
-    that has begun may complete until the last moment, even if earlier saves took longer."""
+    """Stop for a machine that goes away, with a save if it would be complete in time; None if nothing is to do.
+
+    A save that has begun may complete until the last moment, even if earlier saves took longer.
+    """
     until_s = find_last_save_s(state, policy)
     if until_s is None:
         return None
@@ -114,8 +116,10 @@ def find_last_save_s(state: State, policy: Policy) -> float | None:
 
 
 def estimate_save_s(state: State) -> float:
-    """Seconds from a stop request to a complete checkpoint: the rest of a step, and the longest of the latest saves. 0
-    before the first save: then a try costs nothing."""
+    """Seconds from a stop request to a complete checkpoint: the rest of a step, and the longest of the latest saves.
+
+    0 before the first save: then a try costs nothing.
+    """
     return SAVE_FACTOR * max(state.saves_s) + state.learned.largest_gap_s if state.saves_s else 0.0
 
 

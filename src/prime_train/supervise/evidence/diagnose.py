@@ -131,8 +131,10 @@ def judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
 
 
 def _judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
-    """In this order: the end the trainer reported, what the supervisor did, the exit code and the logs. Where no stop
-    was requested and a rank was killed, torchrun stopped the other ranks, which report a stop."""
+    """In this order: the end the trainer reported, what the supervisor did, the exit code and the logs.
+
+    Where no stop was requested and a rank was killed, torchrun stopped the other ranks, which report a stop.
+    """
     # torchrun always exits with 1, so only its summary shows that a signal ended a rank, and which.
     killed = find_killed_rank(evidence.log_tail)
     ended_by_us = any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent)
@@ -160,8 +162,10 @@ def _judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
 
 
 def _is_consequence(failure: TrainerFailed, evidence: EndEvidence, *, ended_by_us: bool) -> bool:
-    """The trainer lost its engine, because the engine's process had ended before it, or a rank lost another one. A
-    trainer that reports a failure exits by itself. So a kill ended another process: torchrun, and with it the ranks."""
+    """The trainer lost its engine, because the engine's process had ended before it, or a rank lost another one.
+
+    A trainer that reports a failure exits by itself. So a kill ended another process: torchrun, and with it the ranks.
+    """
     if evidence.role != "trainer":
         return _is_engine_error(failure)
     return not ended_by_us and evidence.returncode == -signal.SIGKILL and failure.cause_class == "unknown"

@@ -100,8 +100,11 @@ def collect(
     metrics: Path | None = None,
     tools: EvidenceTools | None = None,
 ) -> tuple[str, ...]:
-    """Write the evidence into `folder`. Returns one text per item: its file name, or "NAME: the problem". Returns
-    within about `deadline_s` in any case. `hidden` are the secrets to mask. May be called from any thread."""
+    """Write the evidence into `folder`.
+
+    Returns one text per item: its file name, or "NAME: the problem". Returns within about `deadline_s` in any case.
+    `hidden` are the secrets to mask. May be called from any thread.
+    """
     tools = find_tools() if tools is None else tools
     give_up_s = time.monotonic() + deadline_s
     writer = EvidenceWriter(folder, tuple(hidden))
@@ -129,8 +132,10 @@ def collect(
 
 
 def _list_tree(children: Sequence[ChildProcess], deadline_s: float) -> list[ProcessFound]:
-    """Every process of the attempt; only the children if the tree cannot be read. Ranks are first. Then a child that
-    started later is before those that it waits for: a trainer before its server."""
+    """Every process of the attempt; only the children if the tree cannot be read.
+
+    Ranks are first. Then a child that started later is before those that it waits for: a trainer before its server.
+    """
     roles = {child.pid: child.role for child in children}
     order = {child.role: -number for number, child in enumerate(children)}
     answer = run_probe(_program_argv("tree", *(str(pid) for pid in roles)), deadline_s)
@@ -243,8 +248,10 @@ def _join(pids: Iterable[int]) -> str:
 
 
 def _request_dumps(run_path: Path, pids: Sequence[int], logs: Sequence[Path], limit_s: float) -> None:
-    """Send SIGUSR1, for which the bundled trainer's faulthandler writes stacks; wait until the logs stop growing. Only
-    a process with the run's mark gets it: the pids come from an event, which proves nothing."""
+    """Send SIGUSR1, for which the bundled trainer's faulthandler writes stacks; wait until the logs stop growing.
+
+    Only a process with the run's mark gets it: the pids come from an event, which proves nothing.
+    """
     give_up_s = time.monotonic() + limit_s
     first = sizes = _sizes(logs)
     for pid in pids:

@@ -89,8 +89,10 @@ _LIBRARIES = frozenset(
 
 
 def find_program_line(dump: str) -> str:
-    """The innermost line of the program in the main thread, and the library function that it waits in. `_accumulate
-    (prime_train/trainer/loops/step.py:96), in _engine_run_backward`; empty without a main thread."""
+    """The innermost line of the program in the main thread, and the library function that it waits in.
+
+    `_accumulate (prime_train/trainer/loops/step.py:96), in _engine_run_backward`; empty without a main thread.
+    """
     frames = list(_main_thread(dump))
     if not frames:
         return ""
@@ -117,8 +119,10 @@ def _is_library(file: str) -> bool:
 
 
 def format_places(places: Mapping[str, str]) -> str:
-    """One line per place, the place with the fewest ranks first, because the other ranks wait for these. With equal
-    counts, a place outside a library is first, because ranks that reached the collective wait in a library."""
+    """One line per place, the place with the fewest ranks first, because the other ranks wait for these.
+
+    With equal counts, a place outside a library is first, because ranks that reached the collective wait in a library.
+    """
     groups: dict[str, list[str]] = {}
     for process, place in places.items():
         groups.setdefault(place, []).append(process)

@@ -55,8 +55,11 @@ def call_prctl(option: int, value: int) -> None:
 
 
 def end_if_orphaned(supervisor: str) -> None:
-    """End all if the supervisor is gone. Others send this signal too: Slurm, to every process of a job step. The kernel
-    sends it for each thread of the supervisor that ends, and after the last one the parent is another one."""
+    """End all if the supervisor is gone.
+
+    Others send this signal too: Slurm, to every process of a job step. The kernel sends it for each thread of the
+    supervisor that ends, and after the last one the parent is another one.
+    """
     if str(os.getppid()) != supervisor:
         end_all()
 
@@ -156,8 +159,11 @@ def _read(path: str) -> str:
 
 
 def list_below(root: int) -> list[int]:
-    """Every live process below `root`. Source: proc_pid_stat(5), fields 3, 4 and 20. A process whose first thread has
-    ended is listed as a zombie, but still has other threads and children."""
+    """Every live process below `root`.
+
+    Source: proc_pid_stat(5), fields 3, 4 and 20. A process whose first thread has ended is listed as a zombie, but
+    still has other threads and children.
+    """
     parents: dict[int, int] = {}
     living: set[int] = set()
     for entry in os.scandir("/proc"):

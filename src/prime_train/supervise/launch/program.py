@@ -65,14 +65,19 @@ class Launch:
 
 
 def add_guard(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The command run by guard.py, which ends its whole tree if the supervisor dies. The guard is the child that events
-    name. A launch without it is started below a guard too, and events name the program."""
+    """The command run by guard.py, which ends its whole tree if the supervisor dies.
+
+    The guard is the child that events name. A launch without it is started below a guard too, and events name the
+    program.
+    """
     return (*_GUARD_ARGV, *argv)
 
 
 def add_reporting_guard(argv: tuple[str, ...], report: int) -> tuple[str, ...]:
-    """The command run by guard.py, which writes the identity of the program to the descriptor `report`. A command that
-    has a guard already stays as it is."""
+    """The command run by guard.py, which writes the identity of the program to the descriptor `report`.
+
+    A command that has a guard already stays as it is.
+    """
     if argv[: len(_GUARD_ARGV)] == _GUARD_ARGV:
         return argv
     return (*_GUARD_ARGV, "--report", str(report), str(os.getpid()), *argv)
@@ -162,8 +167,10 @@ class Observer(Watch, Protocol):
 
 
 class Program(Protocol):
-    """One external program, which `programs.program_of` chooses once per command. Only `open_run` and `configured`
-    write files. A Program starts and deletes nothing."""
+    """One external program, which `programs.program_of` chooses once per command.
+
+    Only `open_run` and `configured` write files. A Program starts and deletes nothing.
+    """
 
     @property
     def name(self) -> str:
@@ -206,7 +213,9 @@ class Program(Protocol):
 
     def refusals(self, reading: Reading, python: str | None) -> tuple[Fault, ...] | NotKnown:
         """What the program that is installed here refuses in a config, for `validate`; none if none is installed.
-        `python`: the interpreter from the command line. NotKnown names the one that could not be asked, and why."""
+
+        `python`: the interpreter from the command line. NotKnown names the one that could not be asked, and why.
+        """
 
     def named(self, config: ProgramConfig, run_name: str | None) -> tuple[RunSpec, RunDir]:
         """The run that is supervised, and its directory. `run_name`: the name from the command line."""
@@ -218,8 +227,10 @@ class Program(Protocol):
         """The content of the folder that the run will write to, for `validate`. Raises OSError."""
 
     def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume) -> Opened:
-        """Create the directory of a run, or open the existing one. Raises UserError if the run cannot continue. `text`:
-        the config as written; if it is None, nothing is written."""
+        """Create the directory of a run, or open the existing one.
+
+        Raises UserError if the run cannot continue. `text`: the config as written; if it is None, nothing is written.
+        """
 
     def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False) -> Program:
         """The program with everything that `plan` needs. Raises UserError if it is not installed.

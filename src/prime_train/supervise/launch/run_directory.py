@@ -108,8 +108,11 @@ def set_newer_aside(
     hashes: bool,
     writes: bool,
 ) -> list[str]:
-    """Rename the checkpoints that are newer than `resume`. Returns a note for each. Raises UserError. `rename(name,
-    number)` is a new name for a folder; `number` starts at 1. Nothing is renamed without `writes`."""
+    """Rename the checkpoints that are newer than `resume`.
+
+    Returns a note for each. Raises UserError. `rename(name, number)` is a new name for a folder; `number` starts at 1.
+    Nothing is renamed without `writes`.
+    """
     # Renamed and not deleted: the user may have named the wrong step.
     newer = _list_newer(resume, found, run_dir, places.checkpoints[0], hashes=hashes)
     saved = step_folders.steps(places.checkpoints, places.layout)
@@ -130,8 +133,10 @@ def finish_opening(
     rewound: bool,
     otherwise: str,
 ) -> Opened:
-    """Write the config; nothing if `text` is None. `rewound`: newer checkpoints were set aside. `otherwise`: a note if
-    the run is not finished."""
+    """Write the config; nothing if `text` is None.
+
+    `rewound`: newer checkpoints were set aside. `otherwise`: a note if the run is not finished.
+    """
     if text is not None:
         _write(text, run, run_dir, earlier.run)
     state = earlier.state
@@ -141,8 +146,11 @@ def finish_opening(
 
 
 def read_run_spec(run_dir: RunDir, likely: RunSpec | None = None) -> RunSpec | None:
-    """The RunSpec that the run began with; None if it has not begun. Raises UserError. `likely` is returned if the file
-    has its very text: to prepare pydantic for any text takes 65 ms of a restart."""
+    """The RunSpec that the run began with; None if it has not begun.
+
+    Raises UserError. `likely` is returned if the file has its very text: to prepare pydantic for any text takes 65 ms
+    of a restart.
+    """
     try:
         text = outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path)
         return likely if likely is not None and text == to_json(likely) else from_json(text)
@@ -204,8 +212,10 @@ def apply_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) ->
 
 
 def restore_run_spec(run: RunSpec, run_dir: RunDir) -> None:
-    """Write resolved.json where it is not that of `run`. Each attempt reads it, and by then it may be deleted or cut.
-    Raises OSError."""
+    """Write resolved.json where it is not that of `run`.
+
+    Each attempt reads it, and by then it may be deleted or cut. Raises OSError.
+    """
     with contextlib.suppress(UserError):  # it cannot be read
         if read_run_spec(run_dir, likely=run) == run:
             return
@@ -223,8 +233,11 @@ def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
 def _list_newer(
     resume: Resume, found: Sequence[SavedCheckpoint], run_dir: RunDir, folder: Path, *, hashes: bool
 ) -> list[SavedCheckpoint]:
-    """The checkpoints in `folder` that are newer than `resume`. Raises UserError. `hashes`: every byte of the named
-    checkpoint is read, because no later check notices another choice."""
+    """The checkpoints in `folder` that are newer than `resume`.
+
+    Raises UserError. `hashes`: every byte of the named checkpoint is read, because no later check notices another
+    choice.
+    """
     match resume:
         case "auto":
             return []

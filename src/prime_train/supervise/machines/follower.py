@@ -43,8 +43,10 @@ Note = Callable[[str], None]
 
 
 def machine_dir(run_dir: RunDir, rank: int) -> RunDir:
-    """The folder of a machine other than 0: its logs, its events, and checkpoints on their way to machine 0. It differs
-    from the run directory also where all machines share a disk."""
+    """The folder of a machine other than 0: its logs, its events, and checkpoints on their way to machine 0.
+
+    It differs from the run directory also where all machines share a disk.
+    """
     return RunDir(run_dir.path / "machines" / str(rank))
 
 

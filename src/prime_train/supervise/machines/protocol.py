@@ -1,5 +1,6 @@
-"""The messages between the relay of machine 0 and the follower of another machine, and the addresses of both. Opens no
-connection.
+"""The messages between the relay of machine 0 and the follower of another machine, and the addresses of both.
+
+Opens no connection.
 
 A message is one line of JSON, an object whose `kind` is in KINDS. The other side is checked like any input: the length
 of a line, its kind, and the types of its values. Neither side runs anything that it is sent: a follower plans its
@@ -40,8 +41,11 @@ def resolve_all(names: tuple[str, ...]) -> frozenset[str]:
 
 
 def find_own(machines: Machines) -> str:
-    """The address of this machine that the others reach. A name of this machine may be that of its loopback interface
-    (Debian's 127.0.1.1). Then the address of the interface on the way to another machine counts."""
+    """The address of this machine that the others reach.
+
+    A name of this machine may be that of its loopback interface (Debian's 127.0.1.1). Then the address of the interface
+    on the way to another machine counts.
+    """
     own = resolve(machines.addresses[machines.rank])
     other = resolve(machines.addresses[1 if machines.rank == 0 else 0])
     if _is_loopback(own) and not _is_loopback(other):

@@ -187,8 +187,10 @@ def _print(text: str, end: str = "\n") -> None:
 
 
 def _ask_to_stop() -> None:
-    """Send the supervisor of this process the notice of a scheduler. Several machines may get one at the same time, and
-    a second SIGTERM would end the run without a save."""
+    """Send the supervisor of this process the notice of a scheduler.
+
+    Several machines may get one at the same time, and a second SIGTERM would end the run without a save.
+    """
     signal_identity(parse_identity(os.environ["PRIME_TRAIN_SUPERVISOR"]), signal.SIGUSR1)
 
 

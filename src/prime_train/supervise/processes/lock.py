@@ -30,8 +30,10 @@ class Lock:
         self._fd = _acquire(run_dir)
 
     def keep(self) -> None:
-        """Re-create a lock file that was deleted; otherwise a second supervisor could start and each would kill the
-        other's trainer. Raises UserError if another process holds the lock by now."""
+        """Re-create a lock file that was deleted. Raises UserError if another process holds the lock by now.
+
+        Without it a second supervisor could start and each would kill the other's trainer.
+        """
         if _is_current(self._fd, self._run_dir) or not self._run_dir.path.exists():
             return
         # The new lock first: between two locks another supervisor could start.
@@ -70,8 +72,11 @@ def _clear(run_dir: RunDir) -> None:
 
 
 def find_holder(run_dir: RunDir) -> Holder | None:
-    """The live supervisor of a run; None without one. A holder on another machine counts as alive. The lock file is
-    only read: a reader that locked it, even briefly, would make a `run` that starts then fail."""
+    """The live supervisor of a run; None without one.
+
+    A holder on another machine counts as alive. The lock file is only read: a reader that locked it, even briefly,
+    would make a `run` that starts then fail.
+    """
     return live_holder(run_dir.lock)
 
 

@@ -146,8 +146,10 @@ def signal_root(child: Identity, number: signal.Signals) -> None:
 
 
 def _list_tree(child: Identity) -> list[Identity]:
-    """The processes below `child`, and the others of the session that it leads. Its number is its pid, so no other
-    session has that number while `child` lives."""
+    """The processes below `child`, and the others of the session that it leads.
+
+    Its number is its pid, so no other session has that number while `child` lives.
+    """
     pids: list[int] = []
     with contextlib.suppress(psutil.Error):
         pids += [process.pid for process in psutil.Process(child.pid).children(recursive=True)]
@@ -183,8 +185,10 @@ def _is_marked(process: psutil.Process, run_path: Path, supervisor: Identity | N
 
 
 def _writes_to_log(pid: int, run_path: Path) -> bool:
-    """Whether standard output and standard error of a process go to a log of an attempt. Raises OSError. Only a process
-    that was started there has that: who reads a log does not have it open for writing."""
+    """Whether standard output and standard error of a process go to a log of an attempt.
+
+    Raises OSError. Only a process that was started there has that: who reads a log does not have it open for writing.
+    """
     attempts = f"{run_path}/attempts/"
     for number in (1, 2):
         place = str(Path(f"/proc/{pid}/fd/{number}").readlink())

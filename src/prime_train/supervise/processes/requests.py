@@ -166,15 +166,20 @@ def _withdraw(request: Path) -> bool:
 
 
 def _signal(run_dir: RunDir, holder: Holder, *numbers: signal.Signals) -> None:
-    """Signal the supervisor if it still holds the run. SIGCONT wakes a process that Ctrl-Z stopped, which reads no file
-    and handles no other signal."""
+    """Signal the supervisor if it still holds the run.
+
+    SIGCONT wakes a process that Ctrl-Z stopped, which reads no file and handles no other signal.
+    """
     signal_checked(holder.identity.pid, lambda: find_holder(run_dir) == holder, *numbers)
 
 
 @contextlib.contextmanager
 def signals_into(inbox: SimpleQueue[object]) -> Iterator[None]:
-    """Put the signals that request a stop into the inbox. A signal handler may call SimpleQueue.put, but not Queue.put.
-    A signal that was ignored before stays ignored (SIGHUP under nohup), except SIGINT and SIGTERM."""
+    """Put the signals that request a stop into the inbox.
+
+    A signal handler may call SimpleQueue.put, but not Queue.put. A signal that was ignored before stays ignored (SIGHUP
+    under nohup), except SIGINT and SIGTERM.
+    """
     always = (signal.SIGINT, signal.SIGTERM)
     names = [one for one in STOP_SIGNALS if one in always or signal.getsignal(one) is not signal.SIG_IGN]
     before = {name: signal.signal(name, lambda number, _: inbox.put(signal.Signals(number))) for name in names}

@@ -73,8 +73,11 @@ class AlertSender:
             self._results.put(AlertSent("webhook", "set-up", problem))
 
     def send(self, about: str, document: Mapping[str, Any], *, at_once: bool = False) -> None:
-        """Send it in the background. An alert that was sent recently, or comes too often, is only counted, and the next
-        alert has that count. `at_once`: never hold this one back."""
+        """Send it in the background.
+
+        An alert that was sent recently, or comes too often, is only counted, and the next alert has that count.
+        `at_once`: never hold this one back.
+        """
         if not (self._command or self._address):
             return
         dropped = self._throttle.count_dropped(about, time.monotonic(), at_once)

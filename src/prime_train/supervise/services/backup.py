@@ -59,8 +59,10 @@ class BackgroundBackup:
         self._reported: set[tuple[int, str]] = set()  # because every round finds an old problem again
 
     def consider(self, state: State) -> None:
-        """Start a child if a checkpoint may be due; end it if no trainer trains. Returns soon. Call it from the main
-        thread, which starts the child."""
+        """Start a child if a checkpoint may be due; end it if no trainer trains.
+
+        Returns soon. Call it from the main thread, which starts the child.
+        """
         if not self._enabled:
             return
         self._gather(state)
@@ -98,8 +100,11 @@ class BackgroundBackup:
                 self._put_back(self._places)
 
     def flush(self, state: State, is_interrupted: Callable[[], bool], limit_s: float) -> None:
-        """Back the newest checkpoint up before `run` ends, within `limit_s`. `results` has the outcome. Returns at once
-        where its round is done. `is_interrupted` is asked often, and ends the wait."""
+        """Back the newest checkpoint up before `run` ends, within `limit_s`.
+
+        `results` has the outcome. Returns at once where its round is done. `is_interrupted` is asked often, and ends
+        the wait.
+        """
         if not self.needs_flush(state):
             return
         self.end()

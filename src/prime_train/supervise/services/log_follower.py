@@ -42,8 +42,11 @@ class LogNotice(NamedTuple):
 
 
 class LogReader:
-    """Reads the logs of one attempt. `logs` are read from their beginning, and may not exist yet. In `folders`, new
-    logs are read from their beginning, and existing logs from their present end."""
+    """Reads the logs of one attempt.
+
+    `logs` are read from their beginning, and may not exist yet. In `folders`, new logs are read from their beginning,
+    and existing logs from their present end.
+    """
 
     def __init__(self, logs: Sequence[Path] = (), folders: Sequence[Path] = ()) -> None:
         self._logs: dict[Path, _Log] = {}
@@ -228,8 +231,10 @@ class LogFollower:
                 self._inbox.put(LogNoticed(self._attempt, *notice))
 
     def cause(self) -> Cause | None:
-        """The root cause in all that is written by now; None if a log does not answer or the search fails. Later calls
-        return the same. The first is made after all writers have ended, or before they are killed."""
+        """The root cause in all that is written by now; None if a log does not answer or the search fails.
+
+        Later calls return the same. The first is made after all writers have ended, or before they are killed.
+        """
         if not self._ended.is_set():
             self._ended.set()
             self._cause = self._find_cause()

@@ -150,8 +150,10 @@ class MemoryReleased:
 
 
 def read_used_bytes() -> dict[str, int]:
-    """Bytes in use on each GPU by UUID, before the run starts a process. Empty without a driver. Takes up to 10 s with
-    a slow driver, so it is called before the first attempt."""
+    """Bytes in use on each GPU by UUID, before the run starts a process.
+
+    Empty without a driver. Takes up to 10 s with a slow driver, so it is called before the first attempt.
+    """
     return {str(gpu["uuid"]): int(gpu["used_bytes"]) for gpu in _devices() if "uuid" in gpu}
 
 
@@ -175,8 +177,11 @@ def await_memory(inbox: SimpleQueue[object], before: Mapping[str, int]) -> None:
 
 
 def describe_held_memory(devices: Sequence[Mapping[str, Any]], before: Mapping[str, int]) -> tuple[str, ...]:
-    """Describe the GPUs that use more than 512 MiB above `before`. Pure; `devices` as nvml_program.py prints them. A
-    GPU that does not answer is skipped, because the GPU watch reports it."""
+    """Describe the GPUs that use more than 512 MiB above `before`.
+
+    Pure; `devices` as nvml_program.py prints them. A GPU that does not answer is skipped, because the GPU watch reports
+    it.
+    """
     found = []
     for number, gpu in enumerate(devices):
         uuid, used = str(gpu.get("uuid", "")), gpu.get("used_bytes")

@@ -120,8 +120,10 @@ class RunServices:
         )
 
     def flush(self, state: State, is_interrupted: Callable[[], bool]) -> Iterator[Event]:
-        """Copy the newest checkpoint of a run that is over into its bucket, if it is not there. On a machine that goes
-        away the copy has the time until then, and no signal ends it: the machine sends one."""
+        """Copy the newest checkpoint of a run that is over into its bucket, if it is not there.
+
+        On a machine that goes away the copy has the time until then, and no signal ends it: the machine sends one.
+        """
         if self._backup.needs_flush(state):
             limit_s = self._run.prime_train.backup.flush_limit_s
             if state.leaves_s is not None:

@@ -75,8 +75,10 @@ class WatchRunner:
         self._found = set(found)
 
     def last_look(self, state: State, now_s: float) -> Iterator[AlarmRaised]:
-        """The alarms of the GPU watch for an attempt whose processes have ended, because the driver often reports the
-        cause later. The other watches would only report that nothing answers."""
+        """The alarms of the GPU watch for an attempt whose processes have ended.
+
+        The driver often reports the cause later. The other watches would only report that nothing answers.
+        """
         gpu = [watch for watch in self._watches if watch.name == "gpu"]
         found = {alarm.key: alarm for alarm in self._alarms(gpu, state, now_s)}
         self._found |= found.keys()  # so that the next look can clear them

@@ -47,8 +47,10 @@ class LogPlace(NamedTuple):
 
 
 def address(written: str) -> str:
-    """ "0000:3b:00" out of "PCI:0000:3B:00", "00000000:3b:00.0", "0000:3b:00 GPU-I:05"; "" if there is none. NVML
-    writes the domain with eight digits, the kernel with four. What follows the address names a part of a GPU."""
+    """ "0000:3b:00" out of "PCI:0000:3B:00", "00000000:3b:00.0", "0000:3b:00 GPU-I:05"; "" if there is none.
+
+    NVML writes the domain with eight digits, the kernel with four. What follows the address names a part of a GPU.
+    """
     found = _ADDRESS.search(written)
     if found is None:
         return ""

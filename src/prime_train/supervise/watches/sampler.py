@@ -154,8 +154,10 @@ class Sampler:
         return (self._identity,) if self._identity is not None and self._identity.alive else ()
 
     def end(self, limit_s: float = _END_S) -> None:
-        """End the child for the last time, and read what it wrote. A child that waits in the kernel is left behind, and
-        ends when the kernel allows it."""
+        """End the child for the last time, and read what it wrote.
+
+        A child that waits in the kernel is left behind, and ends when the kernel allows it.
+        """
         self._is_over = True
         self._kill(limit_s)
 

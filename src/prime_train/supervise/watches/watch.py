@@ -21,8 +21,11 @@ Answer = Literal["note", "alert", "pause", "restart", "leave"]
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One thing that is wrong now. It stands as long as its watch reports it; `key` identifies it. docs/supervision.md
-    describes what `cause_class` means, and which classes are retried."""
+    """One thing that is wrong now.
+
+    It stands as long as its watch reports it; `key` identifies it. docs/supervision.md describes what `cause_class`
+    means, and which classes are retried.
+    """
 
     watch: str  # "gpu" | "engine" | "hang" | "disk" | "host" | "preemption"
     name: str  # its kind, as tests, drills and documents name it: "gpu_lost"

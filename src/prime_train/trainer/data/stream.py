@@ -261,8 +261,10 @@ def plan_by_tokens(
 def _lengths_ahead(
     order: DocumentOrder, source: int, corpus: Corpus, cursor: int, share: Share
 ) -> Iterator[tuple[int, int]]:
-    """(document, tokens) of the documents of a source from `cursor` on. Lengths are needed before the buffer is known,
-    so the next documents of the source are tokenised in blocks, which any buffer will use in this order.
+    """(document, tokens) of the documents of a source from `cursor` on.
+
+    Lengths are needed before the buffer is known, so the next documents of the source are tokenised in blocks, which
+    any buffer will use in this order.
     """
     size = min(order.buffer_docs, order.counts[source])
     block = order.documents(source, cursor, size)

@@ -1,5 +1,6 @@
-"""A decoder: RMSNorm, rotary positions, SwiGLU or experts, grouped-query attention; or the parts of GPT-2. Never reads
-a file.
+"""A decoder: RMSNorm, rotary positions, SwiGLU or experts, grouped-query attention; or the parts of GPT-2.
+
+Never reads a file.
 
 Shapes: B sequences, T positions, V vocabulary, P rows of the embedding and the head (V, or V padded), C width of the
 residual stream, D width of a head, N counted tokens.
@@ -193,8 +194,9 @@ _RESIDUAL = ("attention.output.weight", "mlp.down.weight", "mlp.experts.down", "
 
 @torch.no_grad()
 def initialise(model: Decoder, seed: int) -> None:
-    """Normal weights with standard deviation 0.02, smaller for those that write into the residual stream; norms 1;
-    biases 0.
+    """Normal weights with standard deviation 0.02, smaller for those that write into the residual stream.
+
+    Norms are 1, biases 0.
 
     Each block adds two writes to the stream; dividing their deviation by sqrt(2 x layers) makes the stream's variance
     independent of depth. Source: GPT-2 (Radford et al., 2019), s. 2.3.

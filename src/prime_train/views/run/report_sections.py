@@ -178,8 +178,10 @@ def warnings(records: Iterable[Record]) -> Iterator[str]:
 
 
 def deletions(records: Iterable[Record]) -> Iterator[str]:
-    """What was deleted or packed to free disk space, what was copied to a bucket or came from it, and how many
-    checkpoints the trainer's retention deleted."""
+    """What was deleted or packed to free disk space, and what was copied to a bucket or came from it.
+
+    Also how many checkpoints the trainer's retention deleted.
+    """
     freed: list[tuple[str, ...]] = []
     freed_bytes = by_trainer = 0
     packed: list[events.CheckpointPacked] = []

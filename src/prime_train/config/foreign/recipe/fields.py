@@ -86,8 +86,10 @@ def value_in(values: Mapping[str, Any], key: str) -> Any:
 
 
 def write_field(format: str, name: str, value: Any, written: str = "") -> tuple[str, str] | None:
-    """(key, text) that give a field a value in a file of the format; None if no key does. `written`: the key that the
-    file has for it."""
+    """(key, text) that give a field a value in a file of the format.
+
+    None if no key does. `written`: the key that the file has for it.
+    """
     for way in mapping_of(format)["recipe"].get(name, ()):
         if "key" not in way or not {"default", "contains", "filled"}.isdisjoint(way):
             continue

@@ -41,8 +41,10 @@ class Layout(NamedTuple):
 
 
 def beside_of(parts: Sequence[ForeignPart], trainer: Fields) -> Beside:
-    """The parts of DeepSpeed and accelerate. A trainer's key may hold a whole DeepSpeed file, and the flags of
-    `accelerate launch` overrule its file."""
+    """The parts of DeepSpeed and accelerate.
+
+    A trainer's key may hold a whole DeepSpeed file, and the flags of `accelerate launch` overrule its file.
+    """
     values = {part.format: part.values for part in reversed(parts)}
     named = trainer.get("deepspeed", Found(None)).value
     if isinstance(named, Mapping):
@@ -221,8 +223,11 @@ def _of_fsdp(fields: Fields, accelerate: Fields) -> dict[str, Found]:
 
 
 def types_of(fields: Fields, engine: str) -> dict[str, Found]:
-    """The type of the trained weights, or of the frozen base below an adapter: what `loads` gives, except where the
-    engine or the trainer casts. DeepSpeed keeps fp32 masters beside weights in 16 bits, which the estimate adds."""
+    """The type of the trained weights, or of the frozen base below an adapter.
+
+    It is what `loads` gives, except where the engine or the trainer casts. DeepSpeed keeps fp32 masters beside weights in
+    16 bits, which the estimate adds.
+    """
     loads = fields["loads"]
     compute = fields["compute_dtype"].value
     is_16_bits = compute in ("bf16", "fp16", "float8")

@@ -1,4 +1,5 @@
 """Completes the fields of a training on top of accelerate where a table is not enough: one function for each program.
+
 Pure.
 
 A function returns the fields that it adds to those of the table, or that replace them.

@@ -109,8 +109,10 @@ def _remember(
 
 
 def _count_staying_bytes(sample: DiskSample, keep: Keep, limits: DiskLimits, now_s: float) -> int:
-    """The bytes of complete checkpoints that are never deleted: pinned ones and those of keep_every_steps; without
-    cleanup, all beyond keep_last."""
+    """The bytes of complete checkpoints that are never deleted.
+
+    Pinned ones and those of keep_every_steps; without cleanup, all beyond keep_last.
+    """
     gone = {one.item.paths for one in list_deletable(sample.items, keep, now_s)} if limits.delete else set()
     usable = sorted((i for i in sample.items if i.kind == "checkpoint" and i.complete), key=lambda item: item.step)
     older = usable[: -max(1, keep.keep_last or 1)]

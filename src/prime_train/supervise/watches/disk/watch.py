@@ -106,8 +106,11 @@ class DiskWatch:
         return freed
 
     def stand_still(self) -> None:
-        """Delete nothing until the next look. Call it before the checkpoint for an attempt is chosen. It reads the
-        checkpoints' folder, as that choice does. Raises OSError if a folder cannot be renamed."""
+        """Delete nothing until the next look.
+
+        Call it before the checkpoint for an attempt is chosen. It reads the checkpoints' folder, as that choice does.
+        Raises OSError if a folder cannot be renamed.
+        """
         if self._removal is not None:
             self._removal.end()
             self._collect()

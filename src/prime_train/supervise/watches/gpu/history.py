@@ -212,8 +212,10 @@ def _track(track: Track, gpu: GpuSample, taken_s: float) -> Track:
 def _find_holder(
     gpu: GpuSample, owners: Mapping[int, str | None], limits: GpuLimits, *, comparable: bool
 ) -> str | None:
-    """The role that holds memory on a GPU, "" if none does, None if that is not known. If the driver's pids are those
-    of another namespace, every holder of memory counts as the run."""
+    """The role that holds memory on a GPU, "" if none does, None if that is not known.
+
+    If the driver's pids are those of another namespace, every holder of memory counts as the run.
+    """
     if comparable and gpu.uses is not None:
         return next((name for use in gpu.uses if (name := owners.get(use.pid))), "")
     if gpu.used_bytes is None:

@@ -37,8 +37,10 @@ _RECOVERY: dict[int, tuple[str, Answer]] = {
 def judge(
     memory: GpuHistory, messages: Sequence[Message], scene: Scene, limits: GpuLimits
 ) -> tuple[GpuHistory, tuple[Alarm, ...]]:
-    """The memory after the messages, and everything that is wrong at `scene.now_s`. An alarm of a GPU that the run does
-    not use is a note. No alarm requests more than `limits.answer`."""
+    """The memory after the messages, and everything that is wrong at `scene.now_s`.
+
+    An alarm of a GPU that the run does not use is a note. No alarm requests more than `limits.answer`.
+    """
     memory = remember(memory, messages, scene, limits)
     if memory.no_driver:
         return memory, (_report_no_driver(memory.no_driver),)
@@ -176,8 +178,10 @@ def _choose_answer(entry: XidEntry, error: Xid) -> Answer:
 
 
 def _choose_cause_class(entry: XidEntry, gpu: GpuSample | None, memory: GpuHistory, ever: frozenset[str]) -> str:
-    """An error that the program may have caused is retried once; then the GPU where it came back decides. `ever`: the
-    GPUs of the run, with those that were left out meanwhile."""
+    """An error that the program may have caused is retried once; then the GPU where it came back decides.
+
+    `ever`: the GPUs of the run, with those that were left out meanwhile.
+    """
     of_the_run = [one for one in memory.program_xids if one.gpu in ever]
     if entry.cause_class != "unknown" or gpu is None:
         return entry.cause_class

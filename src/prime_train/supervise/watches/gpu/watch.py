@@ -69,8 +69,10 @@ class GpuWatch(SampledWatch):
         return alarms
 
     def remaining(self, out: Collection[str]) -> tuple[str, ...]:
-        """UUIDs of the run's GPUs except `out`, in the order of their numbers: a value for CUDA_VISIBLE_DEVICES. Empty
-        if no GPU is left, and until the driver has listed the GPUs."""
+        """UUIDs of the run's GPUs except `out`, in the order of their numbers: a value for CUDA_VISIBLE_DEVICES.
+
+        Empty if no GPU is left, and until the driver has listed the GPUs.
+        """
         ours = list_used(self._memory, self._limits, frozenset(out))
         return tuple(gpu.uuid for gpu in self._memory.known if gpu.uuid in ours)
 

@@ -114,7 +114,9 @@ def _list_sockets(pid: int) -> set[int]:
 
 def count_tcp_bytes() -> dict[int, int]:
     """Bytes sent and received over each TCP socket of this network namespace, by inode; empty if not available.
-    /proc/PID/net/dev would count every process of the namespace, so the numbers come from sock_diag, by socket."""
+
+    /proc/PID/net/dev would count every process of the namespace, so the numbers come from sock_diag, by socket.
+    """
     found: dict[int, int] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
         try:

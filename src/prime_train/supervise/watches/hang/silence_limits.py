@@ -27,8 +27,11 @@ SLOW_PHASES = frozenset({"evaluate", "checkpoint", "export"})
 
 
 class Learned(NamedTuple):
-    """Values learned from the events of one attempt. Times are seconds since the epoch, like the stamps of events. A
-    tuple, because a supervisor that starts creates one for every step of the history that it reads."""
+    """Values learned from the events of one attempt.
+
+    Times are seconds since the epoch, like the stamps of events. A tuple, because a supervisor that starts creates one
+    for every step of the history that it reads.
+    """
 
     attempt: int = 0  # 0 = none was launched, so nothing is learned
     heard: bool = False  # the trainer has written any event
@@ -84,8 +87,10 @@ def learn(learned: Learned, record: events.Record) -> Learned:
 
 
 def shift_time(time_s: float, jump_s: float, reported_s: float) -> float:
-    """A moment on the clock after its jump, which was reported at `reported_s`. Events between the jump and its report
-    already carry stamps of the new clock."""
+    """A moment on the clock after its jump, which was reported at `reported_s`.
+
+    Events between the jump and its report already carry stamps of the new clock.
+    """
     if jump_s > 0:
         is_shifted = time_s + jump_s > reported_s + REPORTED_WITHIN_S / 2
     else:

@@ -60,8 +60,10 @@ def measure_shared_memory(folder: Path = _SHM) -> dict[str, int] | None:
 
 
 def list_own_groups(proc: Path = _PROC, root: Path = _CGROUP) -> list[Path]:
-    """The memory group of this process and the groups above it, innermost first: the run's processes inherit them. If
-    the path in /proc belongs to another namespace, only the root of the mount can be read."""
+    """The memory group of this process and the groups above it, innermost first: the run's processes inherit them.
+
+    If the path in /proc belongs to another namespace, only the root of the mount can be read.
+    """
     found = []
     for line in _read(proc / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

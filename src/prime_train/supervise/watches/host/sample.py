@@ -1,5 +1,7 @@
-"""A sample of the machine and of a run's processes on it, as the host program measures it, and the OOM kills that two
-samples show. Pure."""
+"""A sample of the machine and of a run's processes on it, and the OOM kills that two samples show. Pure.
+
+The host program measures it.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,10 @@ def _is_named(process: ProcessMemory, sample: HostSample) -> bool:
 
 
 def is_kill_pending(last: HostSample, sample: HostSample) -> bool:
-    """Whether a kill was counted, and the next sample shows more: the kernel counts it, sends the signal, and then
-    writes its log, which alone names a process of a group below the run's own ones.
+    """Whether a kill was counted, and the next sample shows more.
+
+    The kernel counts it, sends the signal, and then writes its log, which alone names a process of a group below the
+    run's own ones.
     """
     risen = _count_kills(last, sample)
     if max(risen.values(), default=0) <= 0 or sample.killed:

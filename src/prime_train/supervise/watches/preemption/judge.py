@@ -33,8 +33,11 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class PreemptionNotice:
-    """The cloud takes this machine away (`is_final`), or reports that it may do so soon. `left_s`: seconds until then,
-    counted from the answer by the server's own clock, because the clock of the machine may be wrong."""
+    """The cloud takes this machine away (`is_final`), or reports that it may do so soon.
+
+    `left_s`: seconds until then, counted from the answer by the server's own clock, because the clock of the machine
+    may be wrong.
+    """
 
     action: str  # "terminate", "stop", "hibernate", "preempt", "rebalance", "reboot", "redeploy"
     left_s: float
@@ -72,8 +75,11 @@ def read_gcp_preempted(status: int, body: str) -> Read:
 
 
 def read_azure_events(status: int, body: str, served_s: float, machine: str) -> Read:
-    """The answer of scheduledevents. The events of a whole scale set arrive at each of its machines, so only those that
-    name this `machine` count; with an unknown name ("") all do."""
+    """The answer of scheduledevents.
+
+    The events of a whole scale set arrive at each of its machines, so only those that name this `machine` count; with
+    an unknown name ("") all do.
+    """
     raw = _load(body)
     listed = raw.get("Events")
     if status != 200 or not isinstance(listed, list):

@@ -80,8 +80,9 @@ class DecodeBatch:
     """Rows that join and leave between steps, and the weights that generate them."""
 
     def __init__(self, decoder: CachedDecoder, read_steps: int = 1, version: int = 0) -> None:
-        """`read_steps`: steps after which the host reads their tokens, at most. A row may write into the cache for one
-        less beyond its room.
+        """`read_steps`: steps after which the host reads their tokens, at most.
+
+        A row may write into the cache for one less beyond its room.
         """
         self.decoder = decoder
         self.version = version
@@ -121,8 +122,9 @@ class DecodeBatch:
         return drawn
 
     def _take_prompts(self) -> list[DecodeRow]:
-        """The rows that are prefilled together, moved before the others that wait: those whose prompts are padded to
-        the same length, because an attention of another length may round them differently.
+        """The rows that are prefilled together, moved before the others that wait.
+
+        Their prompts are padded to the same length, because an attention of another length may round them differently.
         """
         waiting = self.rows[self._cached :]
         if not waiting:

@@ -67,7 +67,9 @@ class EngineStream:
 
 
 class LocalEngine:
-    """An `Engine`. In fp32 on a CPU with AVX2, an answer is the same to the last bit, whatever requests are beside it
+    """An `Engine`.
+
+    In fp32 on a CPU with AVX2, an answer is the same to the last bit, whatever requests are beside it
     (`exact_rows.py`). Elsewhere a matrix product may round a row differently in a batch of another size.
     """
 
