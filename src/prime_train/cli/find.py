@@ -183,7 +183,7 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
 def _find_run(
     options: EstimateOptions, model: str | None
 ) -> tuple[RunSpec, ModelShape, str, Callable[[str], str], tuple[str, ...]]:
-    """The run, the shape of its model, its title, the names of its fields in the file, and what the file leaves open."""
+    """The run, the shape of its model, its title, the names of its fields in the file, and what that leaves open."""
     draft = None
     if bool(options.config) == (model is not None):
         raise UserError(

@@ -1,8 +1,7 @@
 """Reads launch scripts and command lines of other programs into parts. Runs nothing.
 
-The parts are the directives of Slurm, the flags of launchers, and those of each program that they start.
-
-Beside these there is the part `launch` of each start (launch.py), and the part `shell` with its slips.
+The parts are the directives of Slurm, the flags of launchers and those of each program that they start, the part
+`launch` of each start (launch.py), and the part `shell` with its slips.
 """
 
 from __future__ import annotations

@@ -225,8 +225,8 @@ def _of_fsdp(fields: Fields, accelerate: Fields) -> dict[str, Found]:
 def types_of(fields: Fields, engine: str) -> dict[str, Found]:
     """The type of the trained weights, or of the frozen base below an adapter.
 
-    It is what `loads` gives, except where the engine or the trainer casts. DeepSpeed keeps fp32 masters beside weights in
-    16 bits, which the estimate adds.
+    It is what `loads` gives, except where the engine or the trainer casts. DeepSpeed keeps fp32 masters beside weights
+    in 16 bits, which the estimate adds.
     """
     loads = fields["loads"]
     compute = fields["compute_dtype"].value
