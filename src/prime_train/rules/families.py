@@ -22,7 +22,7 @@ _FOREIGN = "config.cfg_schema config.sec_secrets foreign.jsn_files foreign.yml_f
 _FOREIGN_CODES = ("CFG001", "JSN001", "JSN002", "SEC001", "YML001")
 _OF_FORMAT = {  # the family that judges only this format, and its code
     "sbatch": ("foreign.slurm_logs", "SLU004"),
-    "skypilot": ("foreign.sky_tasks", "SKY"),
+    "skypilot": ("foreign.sky_tasks", "SKT"),
     "vllm-serve": ("foreign.shared_gpus", "VLS008"),
 }
 # Those that judge a config, without facts. The fields of the first are those that a prime-rl file has, too.

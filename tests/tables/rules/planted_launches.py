@@ -403,16 +403,16 @@ PAIRS = (
         "SWI007",
     ),
     Pair(
-        "a spot job that keeps nothing", "sky.yaml", "mode: MOUNT_CACHED", "mode: COPY", "mode: MOUNT_CACHED", "SKY004"
+        "a spot job that keeps nothing", "sky.yaml", "mode: MOUNT_CACHED", "mode: COPY", "mode: MOUNT_CACHED", "SKT004"
     ),
-    Pair("a folder that does not exist", "sky.yaml", "setup:", "workdir: ./no-such-code\nsetup:", "setup:", "SKY001"),
+    Pair("a folder that does not exist", "sky.yaml", "setup:", "workdir: ./no-such-code\nsetup:", "setup:", "SKT001"),
     Pair(
         "a setup that asks for its rank",
         "sky.yaml",
         "setup: pip install -r requirements.txt",
         "setup: echo $SKYPILOT_NODE_RANK",
         "setup: echo $SKYPILOT_SETUP_NODE_RANK",
-        "SKY003",
+        "SKT003",
     ),
     Pair(
         "a rendezvous on loopback",

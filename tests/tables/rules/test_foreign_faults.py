@@ -190,10 +190,10 @@ FAULTS = (
         "deepspeed: adam.json\nmax_grad_norm: 1.0\n",
         (("adam.json", '{"zero_optimization": {"stage": 1}, "gradient_clipping": 1.0}'),),
     ),
-    PlantedFault("TRL006", "rloo.yaml", _TRL, "num_generations: 1\nbeta: 0.05\n", "num_generations: 4\nbeta: 0.05\n"),
-    PlantedFault("TRL012", "sft.yaml", _TRL, "packing: true\nmax_length: ~\n", "packing: true\nmax_length: 2048\n"),
+    PlantedFault("TRS006", "rloo.yaml", _TRL, "num_generations: 1\nbeta: 0.05\n", "num_generations: 4\nbeta: 0.05\n"),
+    PlantedFault("TRS012", "sft.yaml", _TRL, "packing: true\nmax_length: ~\n", "packing: true\nmax_length: 2048\n"),
     PlantedFault(
-        "TRL005",
+        "TRS005",
         "grpo.yaml",
         _TRL,
         "num_generations: 6\ngeneration_batch_size: 66\n",
@@ -260,7 +260,7 @@ FAULTS = (
         f"{_FACTORY} --quantization_bit 8 --pure_bf16",
     ),
     _script(
-        "TRL003",
+        "TRS003",
         "accelerate launch --config_file three.yaml -m trl.scripts.grpo --config grpo.yaml",
         "accelerate launch --config_file three.yaml --num_processes 4 -m trl.scripts.grpo --config grpo.yaml",
         ("three.yaml", "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 3\n"),

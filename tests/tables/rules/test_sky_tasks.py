@@ -35,7 +35,7 @@ def _codes(text: str, folder: str = "/nowhere") -> set[str]:
 
 @given(_TASK)
 def test_any_task_is_judged(task: dict[str, Any]) -> None:
-    assert {code[:3] for code in _codes(json.dumps(task))} <= {"SKY", "SEC", "TRU", "YML", "HFT"}
+    assert {code[:3] for code in _codes(json.dumps(task))} <= {"SKT", "SEC", "TRU", "YML", "HFT"}
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_any_task_is_judged(task: dict[str, Any]) -> None:
     ids=["uploads", "pushes", "trains nothing", "a volume", "a service", "a mode that is open"],
 )
 def test_what_keeps_itself_needs_no_bucket(more: str) -> None:
-    assert "SKY004" not in _codes(_SPOT + more)
+    assert "SKT004" not in _codes(_SPOT + more)
 
 
 def test_a_mount_beside_the_task_is_found(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     text = f"{_SPOT}file_mounts: {{/data: ./data}}\nrun: echo\n"
-    assert "SKY001" not in _codes(text, str(tmp_path))
-    assert "SKY001" in _codes(text.replace("./data", "./date"), str(tmp_path))
+    assert "SKT001" not in _codes(text, str(tmp_path))
+    assert "SKT001" in _codes(text.replace("./data", "./date"), str(tmp_path))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prime_train.away.sky.record import bucket_fault, bucket_name, job_fault, job_name
@@ -11,6 +11,8 @@ from prime_train.away.sky.record import bucket_fault, bucket_name, job_fault, jo
 SKY = re.compile(r"[a-zA-Z0-9]+(?:[._-]{1,2}[a-zA-Z0-9]+)*")
 
 
+@example("a GOOGLE run")
+@example("goo" + "google" + "gle")
 @given(st.text(max_size=200))
 def test_any_run_gets_a_legal_job_and_bucket(run_name: str) -> None:
     name = job_name(run_name)

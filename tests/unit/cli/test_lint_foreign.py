@@ -19,12 +19,14 @@ BAD = """\
 # eight GPUs of two machines
 distributed_type: MULTI_GPU
 num_machines: 2
-num_processes: 7  # one is broken
+num_processes: 1  # the others are broken
+main_process_ip: 10.0.0.1
+main_process_port: 29500
 """
 DEEPSPEED = '{\n  "zero_optimization": {"stage": 2},\n  "fp16": {"enabled": true},\n  "bf16": {"enabled": true}\n}\n'
 FILES = {
     "train/bad.yaml": BAD,
-    "train/good.yml": BAD.replace("7", "8"),
+    "train/good.yml": BAD.replace("es: 1 ", "es: 16 "),
     "train/ds.json": DEEPSPEED,
     "compose.yaml": "services: {web: {image: nginx}}\n",
     "package.json": '{"name": "a", "version": "1", "scripts": {}}\n',
@@ -46,7 +48,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_finding_stands_at_its_line_with_four_parts() -> None:
     output, ok = check(["train/bad.yaml"])
     assert not ok
-    assert output.startswith("error[ACC001] train/bad.yaml:4:1  num_processes = 7\n")
+    assert output.startswith("error[ACC006] train/bad.yaml:4:1  num_processes = 1\n")
     assert all(f"\n  {label:<4}  " in output for label in ("what", "why", "fix"))
     document = json.loads(check(["train/bad.yaml"], output_format="json")[0])["files"][0]
     assert (document["dialect"], document["generation"]) == ("accelerate", None)
@@ -63,7 +65,7 @@ def test_a_folder_is_searched_for_configs_of_other_programs() -> None:
 
 def test_standard_input_may_be_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(BAD.encode())))
-    assert check(["-"], output_format="concise")[0].startswith("<stdin>:4:1: error[ACC001]")
+    assert check(["-"], output_format="concise")[0].startswith("<stdin>:4:1: error[ACC006]")
 
 
 def test_a_hook_leaves_files_of_other_kinds_alone() -> None:

@@ -35,7 +35,7 @@ def job_name(run_name: str) -> str:
 
 def bucket_name(job: str, salt: str) -> str:
     """The default bucket of a job. `salt` makes it hard to guess, because all users of a cloud share the names."""
-    words = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")
+    words = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-").replace("google", "x")  # Google keeps its name
     return f"prime-train-{words[: _LONGEST_BUCKET - 13 - len(salt)].strip('-')}-{salt}"
 
 

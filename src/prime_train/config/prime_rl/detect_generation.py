@@ -96,7 +96,8 @@ def _guess(fits: list[GenerationChoice], values: Mapping[str, Any]) -> Generatio
             return _with_rivals(counted[-1][1], fits)
     fewest, best = min(counted, key=lambda pair: pair[0])
     rivals = tuple(fit.generation for count, fit in counted if count == fewest and fit is not best)
-    return best._replace(because=f"it has fewest errors there: {sum(fewest)}", rivals=rivals)
+    equal = f", as in {', '.join(rivals)}" if rivals else ""
+    return best._replace(because=f"it has fewest errors there: {sum(fewest)}{equal}", rivals=rivals)
 
 
 def _with_rivals(best: GenerationChoice, fits: list[GenerationChoice]) -> GenerationChoice:

@@ -41,7 +41,7 @@ class TaskMount(NamedTuple):
     mode: str
 
 
-@file_rule("SKY001", Severity.WARNING)
+@file_rule("SKT001", Severity.WARNING)
 def mounts_what_is_not_there(reading: Reading) -> Iterator[Fault]:
     """A local source of `file_mounts`, and `workdir`, must exist where the task is submitted.
 
@@ -71,10 +71,10 @@ def mounts_what_is_not_there(reading: Reading) -> Iterator[Fault]:
         for key, source in sources:
             if "://" not in source and exists(source, task.document.path) is False:
                 fix = "make it, correct the path, or submit from the folder that it is relative to"
-                yield Fault("SKY001", key, f"{source} does not exist here", fix, document=task.document)
+                yield Fault("SKT001", key, f"{source} does not exist here", fix, document=task.document)
 
 
-@file_rule("SKY002", Severity.NOTE)
+@file_rule("SKT002", Severity.NOTE)
 def variable_without_a_value(reading: Reading) -> Iterator[Fault]:
     """A variable in `envs` or `secrets` without a value must be given when the task is submitted.
 
@@ -98,10 +98,10 @@ def variable_without_a_value(reading: Reading) -> Iterator[Fault]:
             for name, value in _table(task.values.get(table)).items():
                 if value is None or value == "":
                     fix = f"{flag} {name}=VALUE at sky launch, or a value here"
-                    yield Fault("SKY002", (*task.at, table, name), f"{name} has no value", fix, document=task.document)
+                    yield Fault("SKT002", (*task.at, table, name), f"{name} has no value", fix, document=task.document)
 
 
-@file_rule("SKY003", Severity.WARNING)
+@file_rule("SKT003", Severity.WARNING)
 def setup_asks_for_its_node(reading: Reading) -> Iterator[Fault]:
     """`setup` must not use SKYPILOT_NODE_RANK or SKYPILOT_NODE_IPS.
 
@@ -124,10 +124,10 @@ def setup_asks_for_its_node(reading: Reading) -> Iterator[Fault]:
         found = _OF_RUN.search(_script(task, "setup"))
         if found is not None:
             fix = f"${found[1].replace('SKYPILOT_', 'SKYPILOT_SETUP_')}, or do it in run"
-            yield Fault("SKY003", (*task.at, "setup"), f"setup uses {found[1]}", fix, document=task.document)
+            yield Fault("SKT003", (*task.at, "setup"), f"setup uses {found[1]}", fix, document=task.document)
 
 
-@file_rule("SKY004", Severity.WARNING)
+@file_rule("SKT004", Severity.WARNING)
 def spot_job_without_a_bucket(reading: Reading) -> Iterator[Fault]:
     """A training on spot machines needs a bucket that holds what it saves.
 
@@ -171,10 +171,10 @@ def spot_job_without_a_bucket(reading: Reading) -> Iterator[Fault]:
         else:
             continue
         fix = "mount a bucket in file_mounts with mode: MOUNT_CACHED, and save below its folder"
-        yield Fault("SKY004", spot, what, fix, document=task.document)
+        yield Fault("SKT004", spot, what, fix, document=task.document)
 
 
-@file_rule("SKY005", Severity.WARNING)
+@file_rule("SKT005", Severity.WARNING)
 def cache_on_a_small_disk(reading: Reading) -> Iterator[Fault]:
     """A bucket with mode MOUNT_CACHED needs a disk that holds its checkpoints too.
 
@@ -201,10 +201,10 @@ def cache_on_a_small_disk(reading: Reading) -> Iterator[Fault]:
         if cached and isinstance(disk_gb, int) and disk_gb < _SMALL_DISK_GB and _TRAINS.search(_script(task, "run")):
             what = f"the disk has {disk_gb} GB, and the cache of a bucket is on it"
             fix = "resources.disk_size: the image, and three checkpoints beside it"
-            yield Fault("SKY005", (*task.at, "resources", "disk_size"), what, fix, document=task.document)
+            yield Fault("SKT005", (*task.at, "resources", "disk_size"), what, fix, document=task.document)
 
 
-@file_rule("SKY006", Severity.NOTE)
+@file_rule("SKT006", Severity.NOTE)
 def saves_straight_into_a_bucket(reading: Reading) -> Iterator[Fault]:
     """Large checkpoints are better saved into a bucket with mode MOUNT_CACHED than MOUNT.
 
@@ -231,10 +231,10 @@ def saves_straight_into_a_bucket(reading: Reading) -> Iterator[Fault]:
         for mount in _mounts(task):
             if output is not None and mount.mode == "MOUNT" and _holds(mount, output[1]) and _TRAINS.search(run):
                 what = f"the run saves into {mount.path}, which is mounted without a cache"
-                yield Fault("SKY006", mount.key, what, "mode: MOUNT_CACHED", document=task.document)
+                yield Fault("SKT006", mount.key, what, "mode: MOUNT_CACHED", document=task.document)
 
 
-@file_rule("SKY007", Severity.ERROR)
+@file_rule("SKT007", Severity.ERROR)
 def nodes_that_do_not_meet(reading: Reading) -> Iterator[Fault]:
     """A launcher in a task with several nodes must get their number.
 
@@ -263,10 +263,10 @@ def nodes_that_do_not_meet(reading: Reading) -> Iterator[Fault]:
             fix = (
                 "--nnodes $SKYPILOT_NUM_NODES --node_rank $SKYPILOT_NODE_RANK --master_addr FIRST_OF_SKYPILOT_NODE_IPS"
             )
-            yield Fault("SKY007", (*task.at, "num_nodes"), what, fix, document=task.document)
+            yield Fault("SKT007", (*task.at, "num_nodes"), what, fix, document=task.document)
 
 
-@file_rule("SKY008", Severity.ERROR)
+@file_rule("SKT008", Severity.ERROR)
 def launcher_config_for_one_machine(reading: Reading) -> Iterator[Fault]:
     """The file of accelerate must have as many machines as the task has nodes.
 
@@ -310,7 +310,7 @@ def launcher_config_for_one_machine(reading: Reading) -> Iterator[Fault]:
         ):
             what = f"the task has {nodes} nodes, and {files[0]} has num_machines: 1"
             fix = "--num_machines $SKYPILOT_NUM_NODES --machine_rank $SKYPILOT_NODE_RANK --main_process_ip FIRST_NODE"
-            yield Fault("SKY008", (*task.at, "num_nodes"), what, fix, document=task.document)
+            yield Fault("SKT008", (*task.at, "num_nodes"), what, fix, document=task.document)
 
 
 def _tasks(reading: Reading) -> Iterator[ForeignPart]:

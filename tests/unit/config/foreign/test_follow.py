@@ -10,7 +10,7 @@ from prime_train.config import detect
 from prime_train.rules.judge import judge
 
 AXOLOTL = "base_model: m\nadapter: lora\ndatasets: [{path: d}]\nsequence_len: 2048\nmicro_batch_size: 1\n"
-BOTH = '{\n"zero_optimization": {"stage": 3},\n"fp16": {"enabled": true}, "bf16": {"enabled": true}\n}\n'
+BOTH = '{\n"zero_optimization": {"stage": 2},\n"fp16": {"enabled": true}, "bf16": {"enabled": true}\n}\n'
 
 
 def _lint(path: Path, text: str) -> list[tuple[str, str, int]]:
