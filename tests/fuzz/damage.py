@@ -84,6 +84,8 @@ def _kinds(path: Path, area: str) -> dict[str, Kind]:
         kinds |= EVENTS
     if area == "lock":
         kinds |= LOCK
+    if area == "manifest" and path.is_file():
+        kinds |= MANIFEST
     return kinds
 
 
@@ -239,6 +241,23 @@ def _change_json(target: Target, change: Callable[[Any, random.Random], tuple[st
         return None
     return f"line {number} {detail}"
 
+
+def _lose_files(target: Target) -> str | None:
+    """A manifest that names no file, or lacks one that the format needs."""
+
+    def change(raw: dict[str, Any], chance: random.Random) -> tuple[str, str]:
+        lost = chance.choice(("all", ".metadata", "tensors"))
+        kept = {
+            name: about
+            for name, about in raw.get("files", {}).items()
+            if lost != "all" and (name == ".metadata") is (lost == "tensors")
+        }
+        return json.dumps(raw | {"files": kept}), f"without {lost} files"
+
+    return _change_json(target, change)
+
+
+MANIFEST: dict[str, Kind] = {"lose files": _lose_files}
 
 _MARK = "\uffff"
 
