@@ -75,7 +75,7 @@ def test_a_run_that_goes_on_has_no_state_beside_its_events(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("offset", [-1, -(2**40), 2**62, 2**70, 1.5, "1", None])
-def test_a_state_that_says_it_covers_an_impossible_place_is_not_used(tmp_path: Path, offset: Any) -> None:
+def test_a_state_of_an_impossible_place_is_not_used(tmp_path: Path, offset: Any) -> None:
     run_dir = RunDir(tmp_path)
     journal = open_journal(run_dir)
     journal.append(OPENED)

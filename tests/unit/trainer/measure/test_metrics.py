@@ -79,7 +79,7 @@ def test_each_step_is_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["nothing", "another file", "a link", "a pipe"])
-def test_metrics_that_are_deleted_go_on_and_an_alarm_says_so(tmp_path: Path, place: str) -> None:
+def test_deleted_metrics_go_on_in_another_file_with_an_alarm(tmp_path: Path, place: str) -> None:
     run = tiny.run_spec(tmp_path)
     run_dir = tiny.prepare(tmp_path, run)
     metrics, strange = Metrics(tiny.attempt(run_dir, run)), tmp_path / "strange"
