@@ -85,7 +85,7 @@ class Job(Protocol):
 
 def find_job(run: str, here: Path) -> Job | None:
     """The job of the run that `run` names in the folder `here`; None for a run that never had one."""
-    run_dir = next((RunDir(path.resolve()) for path in (here / RUNS / run, here / run) if is_run(path)), None)
+    run_dir = next((RunDir(path) for path in (here / RUNS / run, here / run) if is_run(path)), None)
     for name in SCHEDULERS:
         job: Job | None = _load(name).find(run, here / RUNS, run_dir)
         if job is not None:

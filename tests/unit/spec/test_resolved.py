@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def _without_later(run: RunSpec) -> RunSpec:
 def test_what_is_written_is_read_back(name: str) -> None:
     run = read_config(name)
     assert from_json(to_json(run)) == run
+    assert from_json(json.dumps(json.loads(to_json(run)))) == run  # as another program writes it, in one line
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"run": 1}', '{"format": "yaml"}', "[" * 100_000])

@@ -163,7 +163,7 @@ class SlurmRun:
 def find_run(run_dir: RunDir) -> SlurmRun | None:
     """The job that a run directory names; None if the run never was on Slurm, or the record cannot be read."""
     job = record.read_job(run_dir)
-    return None if job is None else SlurmRun(run_dir, job=job)
+    return None if job is None else SlurmRun(RunDir(run_dir.path.resolve()), job=job)
 
 
 def kept_config(run_dir: RunDir) -> Path:

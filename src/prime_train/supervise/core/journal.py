@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.outside import open_regular, read_bytes
+from prime_train.core.outside import open_descriptor, read_bytes
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import Event, EventLog, Follower, Record
 from prime_train.events.follower import ReadFile
@@ -156,12 +156,15 @@ def _load(run_dir: RunDir) -> tuple[State, Follower]:
 
 def _edges(events: Path, name: str, file: ReadFile) -> int:
     """A checksum of the first and last bytes that were read of a file. Raises OSError; ValueError if it is shorter."""
-    with open_regular(events / name, events) as opened:
-        if os.fstat(opened.fileno()).st_size < file.offset:
+    opened = open_descriptor(f"{events}/{name}", events)
+    try:
+        if os.fstat(opened).st_size < file.offset:
             raise ValueError
-        found = zlib.crc32(opened.read(min(_EDGE_BYTES, file.offset)))
-        opened.seek(max(0, file.offset - _EDGE_BYTES))
-        return zlib.crc32(opened.read(min(_EDGE_BYTES, file.offset)), found)
+        edge_bytes = min(_EDGE_BYTES, file.offset)
+        found = zlib.crc32(os.pread(opened, edge_bytes, 0))
+        return zlib.crc32(os.pread(opened, edge_bytes, file.offset - edge_bytes), found)
+    finally:
+        os.close(opened)
 
 
 @cache

@@ -14,8 +14,8 @@ from typing import Any
 
 from prime_train.core import outside
 from prime_train.core.outside import parse_json
-from prime_train.core.rundir import write_all, write_atomic
-from prime_train.events import Progress
+from prime_train.core.rundir import open_private, write_all, write_atomic
+from prime_train.events import AlarmRaised, Progress
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.loops.spikes import StepResult
 from prime_train.trainer.loops.step import Training
@@ -97,6 +97,7 @@ class Metrics:
         values: dict[str, Any] = {}
         for part in (line, *more):
             values |= {} if part is None else _values(part)
+        self._file = self._reopen_lost(self._file, line.step)
         write_all(self._file, json.dumps(values, allow_nan=False).encode() + b"\n")
         if not math.isfinite(line.loss):
             return
@@ -105,6 +106,19 @@ class Metrics:
         )
         if time.monotonic() - self._written_s >= _PROGRESS_INTERVAL_S:
             self.flush()
+
+    def _reopen_lost(self, file: int, step: int) -> int:
+        """The open file, or another one where metrics.jsonl was deleted or replaced, which an alarm says then."""
+        path = self._attempt.run_dir.metrics
+        with suppress(OSError):  # without a folder for it, the supervisor ends the run
+            if _has_name(file, path):
+                return file
+            # A link or a pipe with its name is set aside: lines would go to another place.
+            another = open_private(path, _APPEND)
+            os.close(file)
+            file = another
+            self._attempt.emit(_alarm_lost(self._attempt.number, path, step))
+        return file
 
     def flush(self) -> None:
         """Write the newest progress as an event if that was not done yet."""
@@ -117,6 +131,21 @@ class Metrics:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _has_name(file: int, path: Path) -> bool:
+    """Whether an open file still has its name. Raises OSError where that cannot be known."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _alarm_lost(attempt: int, path: Path, step: int) -> AlarmRaised:
+    what = f"{path.name} was deleted or replaced during the run; it goes on with step {step:,}"
+    why = "another program removed it, so its lines of earlier steps may be lost; the run itself needs none of them"
+    fix = "put the earlier lines back from a copy after the run; the events keep a part of the losses"
+    return AlarmRaised(attempt, "metrics", "metrics_lost", path.name, "alert", "disk", what, why, fix, str(path), step)
 
 
 def _values(line: Any) -> dict[str, Any]:

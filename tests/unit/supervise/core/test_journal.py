@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +72,19 @@ def test_a_run_that_goes_on_has_no_state_beside_its_events(tmp_path: Path) -> No
     journal.append(OPENED)
     journal.close()
     assert not run_dir.snapshot.exists()
+
+
+@pytest.mark.parametrize("offset", [-1, -(2**40), 2**62, 2**70, 1.5, "1", None])
+def test_a_state_of_an_impossible_place_is_not_used(tmp_path: Path, offset: Any) -> None:
+    run_dir = RunDir(tmp_path)
+    journal = open_journal(run_dir)
+    journal.append(OPENED)
+    journal.append_last(RunClosed("stopped", 75, "asked"))
+    journal.close()
+    kept = json.loads(run_dir.snapshot.read_text().splitlines()[0])
+    kept["files"][0]["offset"] = offset
+    body = json.dumps(kept)
+    run_dir.snapshot.write_text(f"{body}\n{zlib.crc32(body.encode()):08x}\n")
+    state, follower = journals._load(run_dir)
+    assert not state.run
+    assert len(follower.poll()) == 2

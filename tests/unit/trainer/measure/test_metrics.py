@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from prime_train import spec
 from prime_train.core.errors import UserError
-from prime_train.events import Progress
+from prime_train.events import AlarmRaised, Progress
 from prime_train.trainer.loops.metrics import Metrics, StepMetrics, drop_after, step_metrics
 from prime_train.trainer.loops.spikes import StepResult
 from prime_train.trainer.loops.step import Training, adamw
@@ -76,6 +76,38 @@ def test_each_step_is_a_line(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert lines[0]["mfu"] is None
     assert set(lines[0]) == set(StepMetrics.__slots__)
+
+
+@pytest.mark.parametrize("place", ["nothing", "another file", "a link", "a pipe"])
+def test_deleted_metrics_go_on_in_another_file_with_an_alarm(tmp_path: Path, place: str) -> None:
+    run = tiny.run_spec(tmp_path)
+    run_dir = tiny.prepare(tmp_path, run)
+    metrics, strange = Metrics(tiny.attempt(run_dir, run)), tmp_path / "strange"
+    metrics.add(LINE)
+    run_dir.metrics.unlink()
+    match place:
+        case "another file":
+            run_dir.metrics.touch()
+        case "a link":
+            strange.touch()
+            run_dir.metrics.symlink_to(strange)
+        case "a pipe":
+            os.mkfifo(run_dir.metrics)
+    for step in (2, 3):
+        metrics.add(replace(LINE, step=step))
+    metrics.close()
+    assert [json.loads(line)["step"] for line in run_dir.metrics.read_text().splitlines()] == [2, 3]
+    alarms = [event for event in tiny.events(run_dir) if isinstance(event, AlarmRaised)]
+    assert [(alarm.name, alarm.step) for alarm in alarms] == [("metrics_lost", 2)]
+    assert not strange.exists() or not strange.read_text()
+
+
+def test_without_its_folder_the_metrics_raise_nothing(tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path)
+    run_dir = tiny.prepare(tmp_path, run)
+    metrics = Metrics(tiny.attempt(run_dir, run))
+    run_dir.path.rename(tmp_path.with_name(f"{tmp_path.name}.moved"))
+    metrics._reopen_lost(metrics._file or 0, 1)
 
 
 def test_progress_is_throttled_and_its_last_is_reported(tmp_path: Path) -> None:
