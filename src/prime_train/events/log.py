@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,9 @@ class EventLog:
         try:
             return open_descriptor(self.path, self.path.parent, flags)
         except FileNotFoundError:
-            return open_private(self.path, flags | os.O_CREAT | os.O_EXCL)
+            with suppress(FileExistsError):  # another process has made it in between
+                return open_private(self.path, flags | os.O_CREAT | os.O_EXCL)
+            return open_descriptor(self.path, self.path.parent, flags)
 
     def _is_replaced(self) -> bool:
         """Another file has the name: an editor or a copy replaced it."""

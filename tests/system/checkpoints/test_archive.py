@@ -96,7 +96,7 @@ files = st.dictionaries(
     st.sampled_from(["a", "a.planes.0", "b/a", ".metadata"]),
     st.integers(0, 2500).map(lambda count: numbers("f", 2500)[-4 * count - 1 :]) | st.binary(max_size=20),
     min_size=1,
-)
+).map(lambda saved: {".metadata": b"what is where", "a": b"a tensor"} | saved)  # without both it is no checkpoint
 
 
 @settings(deadline=None, max_examples=60)

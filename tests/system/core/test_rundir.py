@@ -56,10 +56,15 @@ def test_an_atomic_write_follows_no_link_at_its_temporary_name(tmp_path: Path, i
 def test_a_write_that_fails_keeps_the_earlier_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomic(path, "one")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomic(path, "half \udc80")
+    with pytest.raises(TypeError):
+        write_atomic(path, ["no", "text"])  # type: ignore[arg-type]
     assert path.read_text() == "one"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_bytes_of_a_path_that_is_not_utf_8_are_written_as_escapes(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "file", "a/\udc80")
+    assert (tmp_path / "file").read_text() == "a/\\udc80"
 
 
 def test_temporary_files_of_killed_writers_are_removed_and_nothing_else(tmp_path: Path) -> None:

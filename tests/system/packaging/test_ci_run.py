@@ -40,7 +40,9 @@ def test_vllm_skypilot_and_the_oldest_torch_are_tested_beside_the_other_steps(tm
     expected = [f"==> the tests run with {sys.executable}, Python {platform.python_version()}"]
     expected += [f"made {step} with nice {own}" for step in STEPS]
     expected += [f"made {step} with nice {min(own + 5, 19)}" for step in BESIDE]
-    assert (code, output.splitlines()) == (0, expected)
+    # An earlier run of the tests in this folder may have left the names of flaky ones.
+    made = [line for line in output.splitlines() if not line.startswith("flaky: ")]
+    assert (code, made) == (0, expected)
 
 
 @pytest.mark.parametrize("step", [*STEPS, "test-vllm", "test-sky", "test-torch"])

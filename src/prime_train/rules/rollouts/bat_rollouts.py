@@ -173,7 +173,7 @@ def concurrency_out_of_order(run: RunSpec) -> Problems:
 def fewer_in_flight_than_a_group(run: RunSpec) -> Problems:
     """Rollouts in flight must be at least one group.
 
-    a group is rolled out together: prime-rl refuses a smaller bound
+    a group is rolled out together: prime-rl refuses a smaller bound, and the bundled trainer is slow with it
 
     Source: prime-rl, orchestrator.concurrency (max_inflight_rollouts until 2026-05) against group_size.
 
@@ -188,7 +188,8 @@ def fewer_in_flight_than_a_group(run: RunSpec) -> Problems:
     most, group = values_of(run, "rollouts.max_inflight", "rollouts.group_size") or (0, 0)
     if rollout is not None and most < group:
         what = f"{most} rollouts are fewer than `rollout.group_size` {group}"
-        yield suggest("rollout.max_inflight", what, rollout.batch_rollouts or group)
+        severity = Severity.ERROR if run.prime_rl is not None else Severity.WARNING
+        yield suggest("rollout.max_inflight", what, rollout.batch_rollouts or group, severity=severity)
 
 
 @rule("BAT013", Severity.WARNING)

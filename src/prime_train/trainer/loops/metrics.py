@@ -113,7 +113,7 @@ class Metrics:
         with suppress(OSError):  # without a folder for it, the supervisor ends the run
             if _has_name(file, path):
                 return file
-            # A link with its name is not followed: lines would go to another place.
+            # A link or a pipe with its name is set aside: lines would go to another place.
             another = open_private(path, _APPEND)
             os.close(file)
             file = another

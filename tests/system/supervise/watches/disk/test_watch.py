@@ -162,12 +162,12 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     run_dir.checkpoint(300).mkdir()
     walked: list[str] = []
 
-    def counted(folder: Path) -> layout.Files:
+    def counted(folder: Path) -> tuple[bytes | str, layout.Files]:
         walked.append(folder.name)
         return real(folder)
 
-    real = layout.list_files
-    monkeypatch.setattr(layout, "list_files", counted)
+    real = layout._list_and_read
+    monkeypatch.setattr(layout, "_list_and_read", counted)
     places = StepPlaces(run_dir.path, (run_dir.checkpoints,))
     stock = Stock(places)
     first = disk_program.look(places, stock)
