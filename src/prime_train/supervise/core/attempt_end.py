@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -29,6 +32,7 @@ from prime_train.supervise.watches.host.host_program import list_own_groups
 
 _TAIL_BYTES = 256 * 1024
 _DISK_LIMIT_S = 1.0
+_NO_SPACE = os.strerror(errno.ENOSPC)
 _ROOM_BYTES = 2**30  # for what else a run writes
 _BYTES_PER_PARAMETER = 12  # of a checkpoint: weight and two moments in fp32
 _LEAST_FREE_BYTES = 64 * 1024  # file systems reserve the last blocks, some for root
@@ -63,15 +67,32 @@ def measure_free_bytes(folder: Path) -> int | None:
     return free_bytes[0] if free_bytes else None
 
 
-def _has_room(state: State, policy: Policy, free_bytes: int | None) -> bool:
-    """Whether two checkpoints fit on the disk: weights and moments in fp32, and as much again.
+def reconsider_full_disk(cause: EndCause, state: State, policy: Policy, run_dir: RunDir) -> EndCause:
+    """The cause, to be tried again where a disk was full and has room now. It costs an attempt, as any other failure.
 
-    False where the model is not known, because another attempt at a save that is too large would cost an interval
-    of training.
+    The room is that for two checkpoints: weights and moments in fp32, and as much again. A program that reports no
+    sizes is not tried again: another save that is too large would cost an interval of training.
     """
-    if free_bytes is None or not policy.reports:
-        return False
-    return free_bytes >= _ROOM_BYTES + 2 * _BYTES_PER_PARAMETER * (state.started.params if state.started else 0)
+    was_full = cause.cause_class == "disk" and _NO_SPACE in f"{cause.what} {cause.why}"
+    folder = _find_written_folder(cause, run_dir) if was_full and cause.retry != "yes" and policy.reports else None
+    free_bytes = measure_free_bytes(folder) if folder is not None else None
+    params = state.started.params if state.started else 0
+    if free_bytes is None or free_bytes < _ROOM_BYTES + 2 * _BYTES_PER_PARAMETER * params:
+        return cause
+    return replace(cause, why=f"{cause.why}; there is room again now, so it is tried once more", retry="yes")
+
+
+def _find_written_folder(cause: EndCause, run_dir: RunDir) -> Path | None:
+    """The folder of the file that the cause names, or one around it; None where there is none on this machine.
+
+    A cause without a path is of the run directory.
+    """
+    named = re.search(r"'(/[^'\n]+)'", cause.what) or re.match(r"(/[^\n]+)", cause.where)
+    if named is None:
+        return run_dir.path
+    path = Path(named[1])
+    near = (path, *list(path.parents)[:2])
+    return next((folder for folder in near if folder.is_dir() and folder.parent != folder), None)
 
 
 def count_oom_kills() -> int:
@@ -101,7 +122,6 @@ def collect_evidence(
         role=role,
         stuck_place=read_stuck_place(run_dir.evidence(live.number)),
         disk_full=free_bytes is not None and free_bytes < _LEAST_FREE_BYTES,
-        disk_has_room=_has_room(state, policy, free_bytes),
         stopped_by_us=_was_stopped_by_us(state, live, policy),
     )
 

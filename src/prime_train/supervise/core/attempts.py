@@ -163,8 +163,9 @@ class Attempts:
         found = attempt_end.collect_evidence(self.journal.state, live, self.policy, self.run_dir, exited)
         oom_kills = attempt_end.count_oom_kills() - self._oom_kills
         found = replace(found, log_cause=self.services.cause(), oom_kills=oom_kills)
-        cause = attempt_end.unkillable_processes(stuck, found.log) if stuck else judge(self.journal.state, live, found)
-        self._end(found.returncode, cause)
+        state = self.journal.state
+        cause = attempt_end.unkillable_processes(stuck, found.log) if stuck else judge(state, live, found)
+        self._end(found.returncode, attempt_end.reconsider_full_disk(cause, state, self.policy, self.run_dir))
 
     def end_stale(self) -> None:
         """Write the event of the end of an attempt whose supervisor died and whose processes have ended."""

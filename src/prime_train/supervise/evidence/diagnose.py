@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import signal
 from dataclasses import dataclass, replace
@@ -31,7 +29,6 @@ SIGNALS: dict[int, tuple[str, str]] = {  # why a signal is sent, and what to do
     signal.SIGABRT: ("native code aborted: a failed assertion or a collective that timed out", "read the log's end"),
 }
 _LONGEST_LINE = 300
-_NO_SPACE = os.strerror(errno.ENOSPC)
 _CLASSES = {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth", "data"}
 _NAME_A_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that add nothing to the signal's name
 # The classes that the trainer, or the relay of other machines, knows better than its log.
@@ -104,7 +101,6 @@ class EndEvidence:
     role: str = "trainer"
     stuck_place: str = ""  # the source line of the rank that the others waited for
     disk_full: bool = False  # the disk of the run, so its last messages may be lost
-    disk_has_room: bool = False  # the disk of the run has room for more than one checkpoint, now that the attempt ended
     stopped_by_us: bool = False  # by a requested stop that saves nothing
 
     @property
@@ -122,15 +118,6 @@ class EndEvidence:
 
 
 def judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
-    """The cause of the end. A disk that was full and has room again is no reason to give up."""
-    cause = _judge(state, live, evidence)
-    was_full = cause.cause_class == "disk" and _NO_SPACE in f"{cause.what} {cause.why}"
-    if not was_full or not evidence.disk_has_room or cause.retry == "yes":
-        return cause
-    return replace(cause, why=f"{cause.why}; there is room again now, so it is tried once more", retry="yes")
-
-
-def _judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
     """In this order: the end the trainer reported, what the supervisor did, the exit code and the logs.
 
     Where no stop was requested and a rank was killed, torchrun stopped the other ranks, which report a stop.

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import errno
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -303,15 +301,6 @@ def test_a_program_without_room_for_its_reason_is_explained_by_the_disk() -> Non
     found = judge(STATE, LIVE, EndEvidence(1, LOG, "", 0, disk_full=True))
     assert (found.cause_class, "the run's own disk is full" in found.what) == ("disk", True)
     assert judge(STATE, LIVE, EndEvidence(1, LOG, "ValueError: x\n", 0, disk_full=False)).cause_class != "disk"
-
-
-def test_a_disk_that_has_room_again_is_tried_again_and_a_quota_is_not() -> None:
-    for number, retried in ((errno.ENOSPC, "yes"), (errno.EDQUOT, ""), (errno.EROFS, "")):
-        what = f"checkpoint step_4 could not be written: {os.strerror(number)}"
-        live = replace(LIVE, failure=TrainerFailed(1, 0, "disk", what, "why", "fix", "where"))
-        evidence = EndEvidence(1, LOG, "", 0, disk_has_room=True)
-        assert judge(STATE, live, evidence).retry == retried
-        assert judge(STATE, live, replace(evidence, disk_has_room=False)).retry == ""
 
 
 def test_a_machine_that_never_came_is_not_waited_for_again() -> None:
