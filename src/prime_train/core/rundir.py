@@ -135,11 +135,15 @@ def _mode(folder: Path, owner: int) -> int:
 def write_all(descriptor: int, content: bytes) -> None:
     """Write all of `content`: a network disk or a signal may end a write after a part of it.
 
-    Raises OSError where the disk takes no more; then a part is written.
+    Raises OSError with the name of the file where the disk takes no more; then a part is written.
     """
     left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    try:
+        while left:
+            left = left[os.write(descriptor, left) :]
+    except OSError as error:
+        name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        raise OSError(error.errno, os.strerror(error.errno or 0), name) from error
 
 
 def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, modified_ns: int | None = None) -> None:

@@ -5,7 +5,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.attempt_end import (
     count_oom_kills,
     measure_free_bytes,
@@ -35,13 +34,14 @@ def test_the_room_on_a_disk_that_does_not_exist_is_not_known(tmp_path: Path) -> 
 
 
 def test_a_disk_that_has_room_again_is_tried_again_and_nothing_else_is(tmp_path: Path) -> None:
-    run_dir, policy, full = RunDir(tmp_path), Policy(), os.strerror(errno.ENOSPC)
+    policy, full = Policy(), os.strerror(errno.ENOSPC)
 
     def is_retried(what: str, where: str = "core/rundir.py:140 in write_all", policy: Policy = policy) -> bool:
         cause = EndCause("failed", "disk", what, "why", "fix", where)
-        return reconsider_full_disk(cause, State(), policy, run_dir).retry == "yes"
+        return reconsider_full_disk(cause, State(), policy).retry == "yes"
 
-    assert is_retried(f"OSError: [Errno 28] {full}")
+    assert is_retried(f"OSError: [Errno 28] {full}: '{tmp_path / 'metrics.jsonl'}'")
+    assert not is_retried(f"OSError: [Errno 28] {full}")  # of a disk that is not known
     assert is_retried(f"checkpoint step_4 could not be written: {full}", str(tmp_path / "checkpoints" / "step_4"))
     assert not is_retried(f"OSError: [Errno 28] {full}: '/no-disk/of-this/machine/7'")
     assert not is_retried(f"OSError: [Errno 122] {os.strerror(errno.EDQUOT)}")

@@ -67,14 +67,14 @@ def measure_free_bytes(folder: Path) -> int | None:
     return free_bytes[0] if free_bytes else None
 
 
-def reconsider_full_disk(cause: EndCause, state: State, policy: Policy, run_dir: RunDir) -> EndCause:
+def reconsider_full_disk(cause: EndCause, state: State, policy: Policy) -> EndCause:
     """The cause, to be tried again where a disk was full and has room now. It costs an attempt, as any other failure.
 
     The room is that for two checkpoints: weights and moments in fp32, and as much again. A program that reports no
     sizes is not tried again: another save that is too large would cost an interval of training.
     """
     was_full = cause.cause_class == "disk" and _NO_SPACE in f"{cause.what} {cause.why}"
-    folder = _find_written_folder(cause, run_dir) if was_full and cause.retry != "yes" and policy.reports else None
+    folder = _find_written_folder(cause) if was_full and cause.retry != "yes" and policy.reports else None
     free_bytes = measure_free_bytes(folder) if folder is not None else None
     params = state.started.params if state.started else 0
     if free_bytes is None or free_bytes < _ROOM_BYTES + 2 * _BYTES_PER_PARAMETER * params:
@@ -82,14 +82,11 @@ def reconsider_full_disk(cause: EndCause, state: State, policy: Policy, run_dir:
     return replace(cause, why=f"{cause.why}; there is room again now, so it is tried once more", retry="yes")
 
 
-def _find_written_folder(cause: EndCause, run_dir: RunDir) -> Path | None:
-    """The folder of the file that the cause names, or one around it; None where there is none on this machine.
-
-    A cause without a path is of the run directory.
-    """
-    named = re.search(r"'(/[^'\n]+)'", cause.what) or re.match(r"(/[^\n]+)", cause.where)
-    if named is None:
-        return run_dir.path
+def _find_written_folder(cause: EndCause) -> Path | None:
+    """The folder of the file that the cause names, or one around it; None where it names none of this machine."""
+    named = re.search(r"'(/[^'\n]+)'", cause.what) or re.fullmatch(r"(/[^\n:]+)", cause.where)
+    if named is None:  # a line of a source file, `/a/b.py:7`, is no place on the disk that was full
+        return None
     path = Path(named[1])
     near = (path, *list(path.parents)[:2])
     return next((folder for folder in near if folder.is_dir() and folder.parent != folder), None)

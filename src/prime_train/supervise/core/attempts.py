@@ -165,7 +165,7 @@ class Attempts:
         found = replace(found, log_cause=self.services.cause(), oom_kills=oom_kills)
         state = self.journal.state
         cause = attempt_end.unkillable_processes(stuck, found.log) if stuck else judge(state, live, found)
-        self._end(found.returncode, attempt_end.reconsider_full_disk(cause, state, self.policy, self.run_dir))
+        self._end(found.returncode, attempt_end.reconsider_full_disk(cause, state, self.policy))
 
     def end_stale(self) -> None:
         """Write the event of the end of an attempt whose supervisor died and whose processes have ended."""
