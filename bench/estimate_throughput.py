@@ -3,8 +3,10 @@
     python bench/estimate_throughput.py [--rows FILE ...] [--report FILE]
 
 Each row becomes an ordinary setup and goes through throughput_of, which never sees the measurement. "held out": rates
-fitted without rows of the same model, with the interval calibrated on the other models. "shipped": the shipped rates,
-"estimated" in the report. "constant MFU", for comparison: the median MFU of the trainer's rows of other models, and 40
+fitted without rows of the same model, with the interval calibrated on the other models. "source left out", "class left
+out" and "trainer left out": the same without the rows of its publication, of its trainer on its class of GPUs, and of
+its trainer; the interval off the rows then knows nothing of them either. "shipped": the shipped rates, "estimated" in
+the report. "constant MFU", for comparison: the median MFU of the trainer's rows of other models, and 40
 %. A row without a measured speed is only estimated; an unreadable row is listed with the reason.
 """
 
@@ -28,30 +30,55 @@ from throughput_rows import Read
 
 from prime_train.core.errors import UserError
 from prime_train.estimate.time.step_flops import work_of
-from prime_train.estimate.time.step_terms import TrainerRates, rates_of
-from prime_train.estimate.time.throughput import MeasuredRow, measured_rows, throughput_of
+from prime_train.estimate.time.step_terms import Spread, TrainerRates, gpu_class, rates_of
+from prime_train.estimate.time.throughput import MeasuredRow, Throughput, measured_rows, throughput_of
 from prime_train.estimate.values import Interval
 
 BARS = {"llm-foundry, dense": 0.06, "prime-rl": 0.10, "torchtitan": 0.15}
 MIN_OTHERS = 15  # rows of other models with which a refit means something
 NAIVE_MFU = 0.40
+METHODS = {"source": "source left out", "gpus": "class left out", "trainer": "trainer left out"}
 REPORT_COLUMNS = (
     *("row", "measured", "estimated", "low", "high", "held_out", "held_out_low", "held_out_high"),
+    *("source_left_out_low", "source_left_out_high", "trainer_left_out_low", "trainer_left_out_high", "where"),
     *("basis", "what", "reason"),
 )
 
 
 class Judged(NamedTuple):
-    """One row: tokens per second of all GPUs, measured and estimated by each method."""
+    """One row: tokens per second of all GPUs, measured and estimated by each method.
+
+    `held_out` is by model, the other parts of PARTS have the name of the part.
+    """
 
     id: str
     row: MeasuredRow
     was_measured: bool
     shipped: Interval
     held_out: Interval
+    source: Interval
+    gpus: Interval
+    trainer: Interval
     constant_mfu: float
     naive_mfu: float
     basis: str
+
+
+def class_of(row: MeasuredRow) -> str:
+    return gpu_class(row.hardware)
+
+
+def trainer_of(row: MeasuredRow) -> str:
+    return row.setup.trainer
+
+
+# What a row of the same trainer may share with the judged one, so that it is left out with it.
+PARTS: Mapping[str, fitting.Part] = {
+    "held_out": fitting.model_of,
+    "source": fitting.source_of,
+    "gpus": class_of,
+    "trainer": trainer_of,
+}
 
 
 def judge(lines: Sequence[Read]) -> tuple[list[Judged], dict[str, str]]:
@@ -70,42 +97,57 @@ def judge(lines: Sequence[Read]) -> tuple[list[Judged], dict[str, str]]:
 
 def _judged(line: Read, row: MeasuredRow) -> Judged:
     trainer, model = row.setup.trainer, row.setup.shape.name
-    others = _others(trainer, model)
     shipped = throughput_of(row.setup, row.hardware)
-    unseen = throughput_of(row.setup, row.hardware, rates=_rates_without(trainer, model), rows=others)
+    unseen = {name: _unseen(row, name) for name in PARTS}
     return Judged(
         id=line.id,
         row=row,
         was_measured=line.was_measured,
-        shipped=_as_measured(row, shipped.step_s, shipped.broadcast_s),
-        held_out=_as_measured(row, unseen.step_s, unseen.broadcast_s),
+        shipped=_as_measured(row, shipped),
+        **{name: _as_measured(row, speed) for name, speed in unseen.items()},
         constant_mfu=_tokens_per_s_at(row, _constant_mfu(trainer, model)),
         naive_mfu=_tokens_per_s_at(row, NAIVE_MFU),
-        basis=unseen.basis,
+        basis=unseen["held_out"].basis,
     )
 
 
-@cache
-def _others(trainer: str, model: str) -> tuple[MeasuredRow, ...]:
-    same = (row for row in measured_rows() if row.setup.trainer == trainer)
-    return tuple(row for row in same if row.setup.shape.name != model)
+def _unseen(row: MeasuredRow, name: str) -> Throughput:
+    trainer, value = row.setup.trainer, PARTS[name](row)
+    rates = _rates_without(trainer, name, value)
+    if name in ("gpus", "trainer"):
+        rates = rates._replace(off=_off_without(trainer, name, value))
+    return throughput_of(row.setup, row.hardware, rates=rates, rows=_others(trainer, name, value))
 
 
 @cache
-def _rates_without(trainer: str, model: str) -> TrainerRates:
-    """Rates fitted to the shipped rows of a trainer without one model, and a spread from the other models' rows."""
-    others = _others(trainer, model)
+def _others(trainer: str, name: str, value: str) -> tuple[MeasuredRow, ...]:
+    """The shipped rows of a trainer that do not share a part."""
+    return tuple(row for row in measured_rows() if row.setup.trainer == trainer and PARTS[name](row) != value)
+
+
+@cache
+def _rates_without(trainer: str, name: str, value: str) -> TrainerRates:
+    """Rates fitted to the shipped rows of a trainer without a part, and their spreads.
+
+    With too few rows left they are the published ones; by model, the shipped ones.
+    """
+    others = _others(trainer, name, value)
     if len(others) < MIN_OTHERS:
-        return rates_of(trainer)
-    share = rates_of(trainer).recompute_share
-    rates = fitting.fit(others, share)
-    spread = fitting.spread_of([*fitting.held_out(others, share), *fitting.seen(others, rates)])
-    return rates._replace(spread=spread)
+        return rates_of(trainer if name == "held_out" else "")
+    rates = fitting.fit(others, rates_of(trainer).recompute_share)
+    return rates._replace(spreads=fitting.spreads_of(others, rates))
+
+
+@cache
+def _off_without(trainer: str, name: str, value: str) -> Spread:
+    """The spread of trainers without rows, from the rows of other trainers and, for a class, of its other classes."""
+    same = (row for row in measured_rows() if row.setup.trainer != trainer)
+    return fitting.fit_unmeasured([*same, *_others(trainer, name, value)])
 
 
 @cache
 def _constant_mfu(trainer: str, model: str) -> float:
-    others = _others(trainer, model)
+    others = _others(trainer, "held_out", model)
     return statistics.median(_mfu(row) for row in others) if others else NAIVE_MFU
 
 
@@ -120,8 +162,9 @@ def _tokens_per_s_at(row: MeasuredRow, mfu: float) -> float:
     return row.setup.tokens_per_step / step_s
 
 
-def _as_measured(row: MeasuredRow, step_s: Interval, broadcast_s: Interval | None) -> Interval:
+def _as_measured(row: MeasuredRow, speed: Throughput) -> Interval:
     """Tokens per second over the time span that the row measured."""
+    step_s, broadcast_s = speed.step_s, speed.broadcast_s
     wait = broadcast_s if broadcast_s is not None and row.counts_handover else Interval(0.0, 0.0, 0.0)
     tokens = row.setup.tokens_per_step
     seconds = (step_s.high + wait.high, step_s.typical + wait.typical, step_s.low + wait.low)
@@ -134,6 +177,10 @@ def group_of(row: MeasuredRow) -> str:
         kind = "small models, no rows fitted" if small else "fp8" if row.setup.precision == "fp8" else "dense"
         return f"llm-foundry, {kind}"
     return row.setup.trainer
+
+
+def where_of(row: MeasuredRow) -> str:
+    return f"{row.setup.trainer} on {class_of(row)}"
 
 
 def errors_of(judged: Iterable[Judged], method: str) -> list[float]:
@@ -167,7 +214,7 @@ def summary(name: str, judged: Sequence[Judged], method: str) -> dict[str, objec
     if method == "held_out" and name in BARS:
         extra["bar"] = BARS[name]
     return {
-        "what": f"{name}: {method.replace('_', ' ')}",
+        "what": f"{name}: {METHODS.get(method, method.replace('_', ' '))}",
         "n": len(errors),
         "mean": round(statistics.mean(errors), 4),
         "median": round(statistics.median(errors), 4),
@@ -178,14 +225,27 @@ def summary(name: str, judged: Sequence[Judged], method: str) -> dict[str, objec
     }
 
 
+def summaries(judged: Sequence[Judged]) -> list[dict[str, object]]:
+    """Each group by each method, then each trainer on each class of GPUs by what is left out."""
+    table = []
+    for name in sorted({group_of(one.row) for one in judged}):
+        group = [one for one in judged if group_of(one.row) == name]
+        table += [summary(name, group, method) for method in ("held_out", "shipped", "constant_mfu", "naive_mfu")]
+    for name in sorted({where_of(one.row) for one in judged}):
+        group = [one for one in judged if where_of(one.row) == name]
+        table += [summary(name, group, part) for part in PARTS]
+    return table
+
+
 def write_report(path: Path, judged: Sequence[Judged], failed: Mapping[str, str]) -> None:
     """One line per row of the table, in its order: tokens per second measured, by shipped rates, held out by model."""
-    cells: dict[str, tuple[str, ...]] = {id: ("",) * 9 + (why,) for id, why in failed.items()}
+    cells: dict[str, tuple[str, ...]] = {id: ("",) * (len(REPORT_COLUMNS) - 2) + (why,) for id, why in failed.items()}
     for one in judged:
         measured = f"{one.row.tokens_per_s:.6g}" if one.was_measured else ""
-        figures = [f"{figure:.6g}" for figure in (*_figures(one.shipped), *_figures(one.held_out))]
+        bounds = (one.source.low, one.source.high, one.trainer.low, one.trainer.high)
+        figures = [f"{figure:.6g}" for figure in (*_figures(one.shipped), *_figures(one.held_out), *bounds)]
         why = "" if one.was_measured else "no speed was measured"
-        cells[one.id] = (measured, *figures, one.basis, name_of(one.row), why)
+        cells[one.id] = (measured, *figures, where_of(one.row), one.basis, name_of(one.row), why)
     beside = path.with_name(path.name + ".tmp")
     with beside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -237,11 +297,7 @@ def main() -> None:
         raise SystemExit(f"error: {error}") from error
     for id, why in failed.items():
         print(f"left out: {id}: {why}")
-    table = []
-    measured = [one for one in judged if one.was_measured]
-    for name in sorted({group_of(one.row) for one in measured}):
-        group = [one for one in measured if group_of(one.row) == name]
-        table += [summary(name, group, method) for method in ("held_out", "shipped", "constant_mfu", "naive_mfu")]
+    table = summaries([one for one in judged if one.was_measured])
     print_table(table)
     if options.report:
         write_report(options.report, judged, failed)

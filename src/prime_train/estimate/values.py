@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -100,6 +101,11 @@ class Hardware(NamedTuple):
     def is_card(self) -> bool:
         """Whether the GPU is a PCIe card, which no switch connects to other GPUs."""
         return "pcie" in self.id or "nvl" in self.id
+
+    @property
+    def is_geforce(self) -> bool:
+        """Whether it is a GeForce RTX of the 30 series or later: sums in fp32 run at half the rate of its chip."""
+        return re.fullmatch(r"rtx-[3-9]0\d0", self.id) is not None
 
 
 def find_largest(low: int, high: int, fits: Callable[[int], bool]) -> int:

@@ -188,14 +188,22 @@ class Spread(NamedTuple):
 
 
 class TrainerRates(NamedTuple):
-    """The costs of one trainer. `recompute_share`: cost of recomputed work relative to the same work the first time."""
+    """The costs of one trainer, by class of GPUs how far its rows are off, and the spread off its rows.
+
+    `recompute_share`: cost of recomputed work relative to the same work the first time.
+    """
 
     fitted: Costs
     published: Costs
-    spread: Spread
+    off: Spread
+    spreads: Mapping[str, Spread] = {}
     fitted_rows: int = 0
     recompute_share: float = 1.0
     fitted_on: str = ""
+
+    def spread_on(self, name: str) -> Spread:
+        """The spread on a class of GPUs; where the trainer has none, that off its rows."""
+        return self.spreads.get(name, self.off)
 
     def cost(self, term: str, keys: Sequence[str]) -> tuple[float, bool]:
         """(cost of a term, whether it is fitted) for the first known key; a fitted cost precedes a published one.
@@ -226,8 +234,11 @@ def gpu_class(hardware: Hardware) -> str:
 
 
 def _power_class(hardware: Hardware) -> str:
-    """The class of a GPU for matrix products: one below the power of its data sheet is a class of its own."""
-    return gpu_class(hardware) + ("-limited" if hardware.power_limited else "")
+    """The class of a GPU for matrix products.
+
+    One below the power of its data sheet is a class of its own, as is a GeForce, whose power is enough for its peak.
+    """
+    return gpu_class(hardware) + ("-limited" if hardware.power_limited else "-geforce" if hardware.is_geforce else "")
 
 
 def links_of(hardware: Hardware) -> Links:
@@ -256,7 +267,8 @@ def rates_of(trainer: str) -> TrainerRates:
     return TrainerRates(
         fitted=entry["cost"],
         published=published_costs(),
-        spread=Spread(**entry["spread"]),
+        off=unmeasured_spread(),
+        spreads={name: Spread(**spread) for name, spread in entry["spread"].items()},
         fitted_rows=entry["rows"],
         recompute_share=entry["recompute_share"],
         fitted_on=entry["fitted_on"],

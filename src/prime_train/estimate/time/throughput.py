@@ -22,7 +22,6 @@ from prime_train.estimate.time.step_terms import (
     kernel_in_use,
     rates_of,
     step_terms,
-    unmeasured_spread,
 )
 from prime_train.estimate.time.token_flops import active_expert_parameters, linear_parameters
 from prime_train.estimate.values import Hardware, Interval
@@ -66,7 +65,7 @@ def throughput_of(
     terms = _mean_terms([step_terms(setup, card, rates) for card in cards])
     typical = sum(term.seconds for term in terms)
     fastest, slowest = _bounds(setup, cards, rates)
-    low, high = spread_factors(rates, around)
+    low, high = spread_factors(rates, gpu_class(hardware), around)
     step = Interval(fastest * low, typical, slowest * high)
     handover = broadcast_s(setup.shape, hardware, way, setup.lora_rank) if setup.objective == "rl" else None
     return Throughput(
@@ -118,17 +117,15 @@ def _bounds(setup: StepSetup, cards: Sequence[Hardware], rates: TrainerRates) ->
     return fastest, slowest
 
 
-def spread_factors(rates: TrainerRates, around: Nearby | None) -> tuple[float, float]:
-    """Factors of the estimate between which nine of ten rows lie, wider if the nearest row is farther away.
+def spread_factors(rates: TrainerRates, gpus: str, around: Nearby | None) -> tuple[float, float]:
+    """Factors of the estimate between which nine of ten rows lie on a class of GPUs.
 
-    Off the rows (no fit, another class of GPUs, nothing nearby, another precision) they are at least as wide as
-    without any row.
+    They are wider if the nearest row is farther away, and off the rows at least as wide as without any row.
     """
-    spread = rates.spread
+    spread, off = rates.spread_on(gpus), rates.off
     grown = 1.0 if around is None else 1 + spread.growth * around.distance
     low, high = math.log(spread.low) * grown, math.log(spread.high) * grown
-    if around is None or not around.same_class or around.distance > NEARBY or not around.same_precision:
-        off = unmeasured_spread()
+    if around is None or around.is_off:
         low, high = min(low, math.log(off.low)), max(high, math.log(off.high))
     return math.exp(max(-_WIDEST, low)), math.exp(min(_WIDEST, high))
 
@@ -146,7 +143,7 @@ def _open_questions(setup: StepSetup, cards: Sequence[Hardware]) -> str:
 def _basis(
     setup: StepSetup, hardware: Hardware, rates: TrainerRates, around: Nearby | None, terms: Sequence[TimeTerm]
 ) -> str:
-    """The basis as text: "41 measured rows of prime-rl on hopper GPUs, nearest: ...", or a roofline and why."""
+    """The basis as text: "41 measured rows of prime-rl on hopper GPUs; nearest: ...", or a roofline and why."""
     if around is None:
         return f"roofline of published kernel speeds; no measurement of {setup.trainer}"
     near = around.nearest
@@ -157,19 +154,15 @@ def _basis(
     name = gpu_class(hardware)
     if not around.same_class:
         share = sum(term.seconds for term in terms if term.measured) / sum(term.seconds for term in terms)
-        return (
-            f"no measurement of {setup.trainer} on {name} GPUs: its rates on other GPUs for {share:.0%} of the step, "
-            f"a roofline of published speeds for the rest; nearest: {where}"
-        )
+        roofline = "a roofline of published speeds"
+        parts = f"its rates on other GPUs for {share:.0%} of the step, {roofline} for the rest" if share else roofline
+        return f"no measurement of {setup.trainer} on {name} GPUs: {parts}; nearest: {where}"
+    fitted = f"rates fitted to {rates.fitted_rows} rows" if rates.fitted_rows else "roofline of published kernel speeds"
     if around.distance > NEARBY:
-        return (
-            f"rates fitted to {rates.fitted_rows} rows of {setup.trainer}, {around.same_class} of them on {name} GPUs; "
-            f"no measurement nearby, nearest: {where}"
-        )
-    return (
-        f"{around.same_class} measured rows of {setup.trainer} on {name} GPUs, nearest: {where}; "
-        f"rates fitted to {rates.fitted_rows} rows"
-    )
+        beside = f"{around.same_class} rows of {setup.trainer} on {name} GPUs"
+        return f"{fitted}; no measurement nearby, nearest: {where}; {beside}"
+    few = f", all {around.too_few}: the interval is that of trainers without rows" if around.too_few else ""
+    return f"{around.same_class} measured rows of {setup.trainer} on {name} GPUs{few}; nearest: {where}; {fitted}"
 
 
 def _check_sizes(setup: StepSetup, hardware: Hardware) -> None:
@@ -185,6 +178,7 @@ def _check_sizes(setup: StepSetup, hardware: Hardware) -> None:
 
 
 NEARBY = 3.0  # largest distance of a nearby row: a factor of 8 in one size, or of 2 in each of three
+_FEW_ROWS = 20  # so many rows of one publication are enough
 _CLASS_APART, _KERNEL_APART, _ADAPTER_APART, _MOE_APART, _PRECISION_APART = 4.0, 1.5, 1.5, 2.0, 2.0
 _HEAD_APART, _RECOMPUTE_APART, _MODEL_APART = 0.5, 0.5, 0.25
 _POWER_APART, _WIDTHS_APART = 1.0, 1.0
@@ -204,6 +198,12 @@ class MeasuredRow(NamedTuple):
     source: str
 
     @property
+    def publication(self) -> str:
+        """What was published together: a table, or the results of one commit."""
+        file, _, commit = self.source.rpartition("@")
+        return commit if file.endswith(".json") else self.source
+
+    @property
     def counts_handover(self) -> bool:
         """Whether the measured time includes writing the weights for inference, as prime-rl's does for full models."""
         return self.setup.objective == "rl" and not self.setup.lora_rank
@@ -212,13 +212,25 @@ class MeasuredRow(NamedTuple):
 class Nearby(NamedTuple):
     """Measurements around a setup: the number of rows of the same trainer and GPU class, and the nearest row of all.
 
-    `same_precision`: one of the trainer's rows on this class has the setup's precision.
+    `same_precision`: one of those rows has the setup's precision. `too_few`: why they say too little, "" if they do
+    not.
     """
 
     same_class: int
     nearest: MeasuredRow
     distance: float
     same_precision: bool = True
+    too_few: str = ""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether no row is of the same class of GPUs, near, and of the same precision."""
+        return not self.same_class or self.distance > NEARBY or not self.same_precision
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the rows say too little about a setup: they are far or too few."""
+        return self.is_far or bool(self.too_few)
 
 
 @cache
@@ -256,7 +268,20 @@ def find_nearby(setup: StepSetup, hardware: Hardware, rows: Iterable[MeasuredRow
     here = gpu_class(hardware)
     beside = [row for row in same if gpu_class(row.hardware) == here]
     precisions = {row.setup.precision for row in beside}
-    return Nearby(len(beside), nearest, distance, setup.precision in precisions)
+    return Nearby(len(beside), nearest, distance, setup.precision in precisions, _why_too_few(beside))
+
+
+def _why_too_few(rows: Sequence[MeasuredRow]) -> str:
+    """Why rows of one class do not show how far the next row is off.
+
+    prime-rl's rows on RTX A6000, all of Qwen3-0.6B, differ by 39 % between hosts and months of one setup. Its rows on
+    B200 of one of two publications have three of ten rows of the other outside their interval.
+    """
+    if len({row.setup.shape.name for row in rows}) == 1:
+        return "of one model"
+    if len(rows) < _FEW_ROWS and len({row.publication for row in rows}) == 1:
+        return "of one publication"
+    return ""
 
 
 def _distance(setup: StepSetup, hardware: Hardware, row: MeasuredRow) -> float:
