@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from os.path import commonprefix
 from typing import TYPE_CHECKING, NamedTuple
 
-from prime_train.environments.arguments import find_faults
-from prime_train.environments.environment import Task
-from prime_train.environments.load import open_environment
 from prime_train.registry.known import known_environment
 from prime_train.rules.rule import if_known
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
 
 if TYPE_CHECKING:
+    from prime_train.environments.environment import Task
     from prime_train.facts.facts import DataLengths, Facts
 
 _TASKS = 32  # of each environment; the lengths of their prompts hardly differ
@@ -34,6 +32,10 @@ class TaskPrompt(NamedTuple):
 
 def find_prompts(run: RunSpec) -> Iterator[TaskPrompt]:
     """The longest prompt of each built-in environment whose arguments are valid."""
+    # Here, because most files that this family judges have no [[tasks]], and opening one needs psutil.
+    from prime_train.environments.arguments import find_faults
+    from prime_train.environments.load import open_environment
+
     is_small = run.tokenizer.path is None and run.tokenizer.vocab_size <= _SMALL_VOCABULARY
     for source in run.tasks:
         if source.kind != "verifiers" and not any(find_faults(source)):
