@@ -78,6 +78,13 @@ def test_a_fault_is_reported_with_what_is_legal(line: str, code: str, told: str)
     assert verdict.findings[0].span.line == 3
 
 
+def test_another_objective_is_repaired_to_none_that_means_something_else() -> None:
+    """A letter away is dpo, which trains on pairs of answers and not on rewards."""
+    (finding,) = lint('[recipe]\nprogram = "hf"\nobjective = "ppo"\n', "tune.toml").findings
+    assert (finding.code, finding.patch) == ("CFG005", {})
+    assert "sft, dpo, grpo" in finding.what
+
+
 def test_a_text_that_is_not_toml_makes_no_run() -> None:
     reading = detect.read('[recipe]\nprogram = "hf"\ngpus = = 2\n', "tune.toml")
     assert reading.run is None
