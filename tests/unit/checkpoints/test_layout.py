@@ -222,9 +222,9 @@ def test_a_complete_checkpoint_is_judged_by_one_read_of_its_manifest(
     opened: list[str] = []
     real = outside._read_whole
 
-    def count(descriptor: int, path: str, limit_bytes: int) -> bytes:
+    def count(descriptor: int, path: str, limit_bytes: int, size: int) -> bytes:
         opened.append(Path(path).name)
-        return real(descriptor, path, limit_bytes)
+        return real(descriptor, path, limit_bytes, size)
 
     monkeypatch.setattr(outside, "_read_whole", count)
     (found,) = layout.scan(folder.parent)
