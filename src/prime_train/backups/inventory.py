@@ -5,11 +5,12 @@ the marker names the manifest's hash, the manifest names the files that the run'
 manifest is there with its size. Objects are named by their hash, so one that is there is never another one.
 
 Others may write to a bucket, so each folder is judged alone: what is wrong with one is its problem, and the others are
-listed. What is read of all of them together is bounded.
+listed. What is read of all of them together is bounded in bytes and in seconds.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from prime_train.core.errors import UserError
 
 _MOST_READ_BYTES = 256 * 2**20  # of all manifests: a thousand checkpoints of 47 GB
 _REQUEST_BYTES = 64 * 2**10  # what a request takes in the time of reading and judging a text
+_DEADLINE_S = 30.0  # for all manifests of a run together; 300 of them take about a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,9 @@ def _read_texts(store: Store, run: str, folders: Mapping[str, Mapping[str, Liste
             texts[folder] = _Texts(problem=why, judged=False)
         else:
             wanted.append(folder)
+    until_s = time.monotonic() + _DEADLINE_S
     with ThreadPoolExecutor(store.provider.workers, "backup") as pool:
-        read = pool.map(lambda folder: _read(store, f"{run}/{folder}"), wanted)
+        read = pool.map(lambda folder: _read(store, f"{run}/{folder}", until_s), wanted)
         return texts | dict(zip(wanted, read, strict=True))
 
 
@@ -132,7 +135,10 @@ def _find_unreadable(objects: Mapping[str, Listed]) -> str:
     return ""
 
 
-def _read(store: Store, path: str) -> _Texts:
+def _read(store: Store, path: str, until_s: float) -> _Texts:
+    if time.monotonic() > until_s:
+        why = f"not judged: the manifests of this run could not be read within {_DEADLINE_S:g} s"
+        return _Texts(problem=why, judged=False)
     try:
         marker = store.read(f"{path}/{MARKER}", manifests.MOST_MARKER_BYTES)
         text = store.read(f"{path}/{MANIFEST}", manifests.MOST_MANIFEST_BYTES)

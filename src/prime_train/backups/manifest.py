@@ -12,10 +12,14 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
 
 from prime_train.core.outside import parse_json
 from prime_train.spec.annotations import Ge, Gt, Le, Lt
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -164,13 +168,21 @@ def _load(text: bytes) -> dict[str, Any]:
 
 def _validate(text: bytes) -> Manifest:
     """The manifest with every value of its type and within its limits. Raises ManifestError."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(Manifest).validate_json(text, strict=True)
+        return _adapter().validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         raise ManifestError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+@cache
+def _adapter() -> TypeAdapter[Manifest]:
+    """Made once, because that takes as long as reading a hundred manifests."""
+    from pydantic import TypeAdapter  # lazy, because most commands read none
+
+    return TypeAdapter(Manifest)
 
 
 def _check_file(file: File) -> None:
@@ -187,6 +199,8 @@ def _check_file(file: File) -> None:
         is_same = part.size_bytes == part.stored_bytes and part.piece_sha256 == part.sha256
         if not part.packed and not is_same:
             raise ManifestError("sizes or hashes of a part contradict each other")
+    if len(file.parts) == 1 and file.parts[0].piece_sha256 != file.sha256:
+        raise ManifestError(f"{file.name} has another hash than its only part")
 
 
 def is_safe_name(name: str) -> bool:
@@ -219,10 +233,10 @@ def _check_names(files: Sequence[File]) -> None:
 
 
 def _check_objects(found: Manifest) -> None:
-    seen: dict[str, int] = {}
+    seen: dict[str, ObjectPart] = {}
     for part in (part for file in found.files for part in file.parts):
-        if seen.setdefault(part.sha256, part.stored_bytes) != part.stored_bytes:
-            raise ManifestError("one object has two sizes")
+        if seen.setdefault(part.sha256, part) != part:
+            raise ManifestError("one object is named with two contents")
     # A few small objects that are named again and again would fill a disk.
-    if found.size_bytes > _MOST_TIMES * sum(seen.values()) + _SPARE_BYTES:
+    if found.size_bytes > _MOST_TIMES * sum(part.stored_bytes for part in seen.values()) + _SPARE_BYTES:
         raise ManifestError(f"its files have more than {_MOST_TIMES:,} times the bytes that are stored")

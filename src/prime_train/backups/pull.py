@@ -148,6 +148,30 @@ def _require_room(store: Store, found: Manifest, roots: dict[str, Path], staging
         raise UserError(what, str(first), why, "make room there, or give the run another folder", ExitCode.OUT_OF_REACH)
 
 
+class PartError(ValueError):
+    """A part of a file is not what its manifest names; the message has the reason."""
+
+
+def read_part(store: Store, folder: str, part: ObjectPart) -> bytes:
+    """A piece of a file, unpacked, and proved by the hashes of its manifest. Raises PartError, and UserError."""
+    name = f"{part.object[:22]}..."
+    try:
+        stored = store.read(f"{folder}/{part.object}", part.stored_bytes)
+    except ObjectError as error:
+        raise PartError(f"{name} cannot be used: {error.why}") from None
+    if stored is None or hashlib.sha256(stored).hexdigest() != part.sha256:
+        raise PartError(f"{name} does not match its SHA-256")
+    if not part.packed:
+        return stored
+    try:
+        piece = unpack(stored, part.size_bytes)
+    except ValueError as error:
+        raise PartError(f"{name} does not unpack: {error}") from None
+    if hashlib.sha256(piece).hexdigest() != part.piece_sha256:
+        raise PartError(f"{name} does not unpack to what was packed")
+    return piece
+
+
 @dataclass(frozen=True, slots=True)
 class _Fetch:
     store: Store
@@ -156,17 +180,10 @@ class _Fetch:
     on_read: Read
 
     def read(self, part: ObjectPart) -> bytes:
-        """A piece of a file, verified by its hash. Raises DamagedBackupError."""
         try:
-            stored = self.store.read(f"{self.folder}/{part.object}", part.stored_bytes)
-        except ObjectError as error:
-            raise _damaged(self.store, self.folder, f"{part.object[:22]}... cannot be used: {error.why}") from None
-        if stored is None or hashlib.sha256(stored).hexdigest() != part.sha256:
-            raise _damaged(self.store, self.folder, f"{part.object[:22]}... does not match its SHA-256")
-        try:
-            return unpack(stored, part.size_bytes) if part.packed else stored
-        except ValueError as error:
-            raise _damaged(self.store, self.folder, f"{part.object[:22]}... does not unpack: {error}") from None
+            return read_part(self.store, self.folder, part)
+        except PartError as error:
+            raise _damaged(self.store, self.folder, str(error)) from None
 
     def pieces(self, parts: Sequence[ObjectPart]) -> Iterator[bytes]:
         """The pieces in order; some are fetched ahead."""

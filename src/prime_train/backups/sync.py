@@ -19,7 +19,8 @@ from typing import Literal
 from prime_train.backups import inventory
 from prime_train.backups import source as sources
 from prime_train.backups.inventory import StoredBackup, list_superseded
-from prime_train.backups.manifest import MANIFEST, MARKER
+from prime_train.backups.manifest import MANIFEST, MARKER, ObjectPart
+from prime_train.backups.pull import PartError, read_part
 from prime_train.backups.push import Sent, Upload, push
 from prime_train.backups.source import BackupSource, ChangedError, Hashes
 from prime_train.backups.store import ObjectError, Store
@@ -94,14 +95,28 @@ def delete(store: Store, stored: StoredBackup) -> None:
 
 
 def verify(store: Store, stored: StoredBackup, on_read: Callable[[int], None] = lambda _: None) -> str:
-    """Prove every object of a complete backup by its hash. Returns the first problem; empty where there is none."""
+    """Prove every object of a complete backup by its hash. Returns the first problem; empty where there is none.
+
+    A packed object is read and unpacked: who forges a manifest can give rubbish its right hash.
+    """
     assert stored.manifest is not None
     for part in {part.sha256: part for file in stored.manifest.files for part in file.parts}.values():
-        proof = store.prove(f"{stored.folder}/{part.object}", part.stored_bytes, part.sha256, part.md5)
+        problem = _find_fault(store, stored.folder, part)
         on_read(part.stored_bytes)
-        if not proof.matches:
-            return f"{part.object[:22]}... does not match its SHA-256 ({proof.how})"
+        if problem:
+            return problem
     return ""
+
+
+def _find_fault(store: Store, folder: str, part: ObjectPart) -> str:
+    if part.packed:
+        try:
+            read_part(store, folder, part)
+        except PartError as error:
+            return str(error)
+        return ""
+    proof = store.prove(f"{folder}/{part.object}", part.stored_bytes, part.sha256, part.md5)
+    return "" if proof.matches else f"{part.object[:22]}... does not match its SHA-256 ({proof.how})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,11 @@ def measure(folder: Path) -> StoredSize:
 
 
 def sum_sizes(entries: Iterable[ManifestEntry]) -> StoredSize:
-    entries = tuple(entries)
-    return StoredSize(sum(entry.stored_bytes for entry in entries), sum(entry.size_bytes for entry in entries))
+    stored_bytes = size_bytes = 0
+    for entry in entries:
+        stored_bytes += entry.stored_bytes if entry.segments else entry.kept_bytes
+        size_bytes += entry.size_bytes
+    return StoredSize(stored_bytes, size_bytes)
 
 
 def is_packed(folder: Path) -> bool:

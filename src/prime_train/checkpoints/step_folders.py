@@ -198,7 +198,7 @@ class Stock:
     def take(self, now_s: float) -> list[StoredItem]:
         """Every item at `now_s` (epoch), by kind and step. Raises OSError, but not for files that vanish."""
         places = self.places
-        items = [self._saved(step, folders, now_s) for step, folders in self._steps(places.checkpoints)]
+        items = self._checkpoints(now_s)
         items += [self._stable("weights", step, parts, now_s) for step, parts in self._steps(places.weights)]
         items += [self._stable("broadcast", step, parts, now_s) for step, parts in self._steps(places.broadcasts)]
         # The newest folders of rollouts still get files, so they do not count as complete.
@@ -214,26 +214,33 @@ class Stock:
         self._walked = {path: known for path, known in self._walked.items() if path in seen}
         return items
 
+    def _checkpoints(self, now_s: float) -> list[StoredItem]:
+        form, found = self.places.layout, self._steps(self.places.checkpoints)
+        unseen = [(step, parts[0]) for step, parts in found if len(parts) == 1 and parts[0] not in self._walked]
+        looked = zip(unseen, layout.look([folder for _, folder in unseen]), strict=True) if form.manifest else ()
+        first = {step: self._first_seen(step, folder, seen, now_s) for (step, folder), seen in looked}
+        return [first.get(step) or self._saved(step, folders, now_s) for step, folders in found]
+
+    def _first_seen(self, step: int, folder: Path, seen: layout.SeenCheckpoint, now_s: float) -> StoredItem:
+        """By one listing and one read of the manifest, which give all that there is to know: there may be thousands."""
+        checkpoint, files, status = seen
+        if not checkpoint.complete:
+            wholeness: Wholeness = "broken" if layout.MANIFEST in files else "unfinished"
+            return self._item("checkpoint", step, [folder], wholeness, checkpoint.problem, now_s)
+        if status is None:  # a link took its name
+            return self._saved(step, [folder], now_s)
+        size_bytes, changed_s = checkpoint.size_bytes, max([each.st_mtime for each in files.values()])
+        # Of the folder before it was listed, so that a later change is noticed.
+        key = (*_key_of(status), *_key_of(files[layout.MANIFEST]))
+        self._walked[folder] = (key, now_s, MeasuredFolder(size_bytes, changed_s))
+        user = in_use.marked_by(folder) if any(map(in_use.is_mark, files)) else ""
+        return StoredItem("checkpoint", step, (folder,), size_bytes, "complete", changed_s, "", checkpoint.pinned, user)
+
     def _saved(self, step: int, folders: list[Path], now_s: float) -> StoredItem:
         form = self.places.layout
-        if form.manifest and len(folders) == 1 and folders[0] not in self._walked:
-            return self._first_seen(step, folders[0], now_s)
         lacks = problem(folders, form)
         wholeness: Wholeness = "complete" if not lacks else "broken" if is_finished(folders, form) else "unfinished"
         return self._item("checkpoint", step, folders, wholeness, lacks, now_s)
-
-    def _first_seen(self, step: int, folder: Path, now_s: float) -> StoredItem:
-        """By one listing and one read of the manifest, which give all that there is to know: there may be thousands."""
-        key = self._key(folder)  # before the look, so that a later change is noticed
-        seen, files = layout.look(folder)
-        if not seen.complete:
-            wholeness: Wholeness = "broken" if layout.MANIFEST in files else "unfinished"
-            return self._item("checkpoint", step, [folder], wholeness, seen.problem, now_s)
-        measured = MeasuredFolder(seen.size_bytes, max(status.st_mtime for status in files.values()))
-        self._walked[folder] = (key, now_s, measured)
-        user = in_use.marked_by(folder) if any(map(in_use.is_mark, files)) else ""
-        size_bytes, changed_s = measured
-        return StoredItem("checkpoint", step, (folder,), size_bytes, "complete", changed_s, "", seen.pinned, user)
 
     def _steps(self, folders: Sequence[Path]) -> list[tuple[int, list[Path]]]:
         return sorted(steps(folders, self.places.layout).items())
@@ -267,6 +274,9 @@ class Stock:
         markers = (layout.MANIFEST,) if self.places.layout.manifest else removal.MARKERS
         for path in (str(folder), *(f"{folder}/{marker}" for marker in markers)):
             with suppress(FileNotFoundError, NotADirectoryError):
-                status = os.stat(path)  # noqa: PTH116 - pathlib takes three times as long
-                found += (status.st_ino, status.st_mtime_ns, status.st_size)
+                found += _key_of(os.stat(path))  # noqa: PTH116 - pathlib takes three times as long
         return tuple(found)
+
+
+def _key_of(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_mtime_ns, status.st_size

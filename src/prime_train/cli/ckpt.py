@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,6 +29,7 @@ from prime_train.views.run.runs import find
 from prime_train.views.run.status import fold_events
 
 app = typer.Typer()
+_MOST_OBJECTS = 10_000_000  # of a list of a million checkpoints
 
 
 @app.command("list")
@@ -40,6 +42,7 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
 
       prime-train ckpt list quickstart --json | jq .resume_step
     """
+    _expect_many()
     run_dir = find(run, Path.cwd())
     found, unreadable = checkpoints.saved(run_dir), fold_events(run_dir).unreadable
     document = checkpoints.list_json(run_dir.path.name, found, unreadable, time.time())
@@ -100,6 +103,7 @@ def prune(
 
       prime-train ckpt prune quickstart --keep-last 1
     """
+    _expect_many()
     run_dir = find(run, Path.cwd())
     program, spec = recorded(run_dir)
     places, keep = program.places(spec, run_dir), program.keep(spec)
@@ -179,6 +183,12 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
         with show_bytes(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
             results = [changes.work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
+
+
+def _expect_many() -> None:
+    """Look for garbage rarely: of thousands of checkpoints all stays until the end, and looking takes a tenth."""
+    gc.freeze()
+    gc.set_threshold(_MOST_OBJECTS)
 
 
 app.command("to-hf")(ckpt_convert.to_hf)

@@ -75,6 +75,10 @@ def open_descriptor(path: Path, within: Path | None = None, flags: int = os.O_RD
     The file is judged before it is opened, because opening a device can have an effect, and again after it, because
     another file may have taken its name.
     """
+    return _open_judged(path, within, flags)[0]
+
+
+def _open_judged(path: Path, within: Path | None, flags: int) -> tuple[int, os.stat_result]:
     if within is None:
         _judge(os.stat(path), path)
         return _open(path, flags, path)
@@ -99,7 +103,8 @@ def stat_regular(path: Path, within: Path) -> os.stat_result:
 
 def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:
     """The content of a regular file. Raises OutsideError as `open_regular` does, and for more than `limit_bytes`."""
-    return _read_whole(open_descriptor(path, within), path, limit_bytes)
+    descriptor, status = _open_judged(path, within, os.O_RDONLY)
+    return _read_whole(descriptor, path, limit_bytes, status.st_size)
 
 
 def open_folder(path: Path) -> int:
@@ -107,16 +112,19 @@ def open_folder(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-def read_listed(entry: os.DirEntry[str], folder: int, limit_bytes: int) -> bytes:
-    """The content of a regular file that was listed in the folder of this descriptor. Raises as `read_bytes` does."""
-    _judge(entry.stat(follow_symlinks=False), entry.name)
-    return _read_whole(_open(entry.name, os.O_RDONLY | os.O_NOFOLLOW, entry.name, folder), entry.name, limit_bytes)
+def read_listed(entry: os.DirEntry[str], folder: int, limit_bytes: int) -> tuple[bytes, os.stat_result]:
+    """Content and status of a regular file that was listed in the folder of this descriptor. Raises as `read_bytes`."""
+    # The listing has the kind, so the usual file needs no status before it is opened.
+    if not entry.is_file(follow_symlinks=False):
+        _judge(entry.stat(follow_symlinks=False), entry.name)
+    descriptor, status = _open(entry.name, os.O_RDONLY | os.O_NOFOLLOW, entry.name, folder)
+    return _read_whole(descriptor, entry.name, limit_bytes, status.st_size), status
 
 
-def _read_whole(descriptor: int, path: Path, limit_bytes: int) -> bytes:
-    """Close the descriptor."""
+def _read_whole(descriptor: int, path: Path, limit_bytes: int, size: int) -> bytes:
+    """The content of a file that had `size` bytes when it was opened. Close the descriptor."""
     try:
-        size = os.fstat(descriptor).st_size  # a read of `limit_bytes` would reserve so much memory for each file
+        # A read of `limit_bytes` would reserve so much memory for each file.
         content = os.read(descriptor, min(size, limit_bytes) + 1)
         if len(content) != size:  # it grew, is a file of /proc, which has no size, or the read was cut short
             while len(content) <= limit_bytes and (piece := os.read(descriptor, _PIECE_BYTES)):
@@ -251,7 +259,8 @@ def _open_folder(name: str, folder: int, path: Path) -> int:
         raise
 
 
-def _open(name: Path, flags: int, path: Path, folder: int | None = None) -> int:
+def _open(name: Path, flags: int, path: Path, folder: int | None = None) -> tuple[int, os.stat_result]:
+    """A descriptor of a regular file, and its status."""
     try:
         descriptor = os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
@@ -259,11 +268,12 @@ def _open(name: Path, flags: int, path: Path, folder: int | None = None) -> int:
             raise link_error(path) from None
         raise
     try:
-        _judge(os.fstat(descriptor), path)
+        status = os.fstat(descriptor)
+        _judge(status, path)
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, status
 
 
 def _judge(status: os.stat_result, path: Path) -> None:

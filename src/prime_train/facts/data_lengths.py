@@ -16,6 +16,7 @@ from prime_train.core import outside
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.facts import ChatTrial, DataLengths, ModelContext, NotKnown
 from prime_train.facts.files import SUFFIXES, find_data_files
+from prime_train.facts.find_files import EndlessSearchError, FileSearch
 from prime_train.facts.probe_process import run_probe, script
 from prime_train.spec import RunSpec, Source
 from prime_train.spec.answers import prime_rl_of, tokenizer_name
@@ -131,7 +132,10 @@ class LocalData(NamedTuple):
 
 def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[DataLengths, ...] | NotKnown:
     """One entry for each local dataset of the run."""
-    named = _find_files(local_data(run))
+    try:
+        named = _find_files(local_data(run))
+    except EndlessSearchError as error:
+        return NotKnown(error.what)
     if not named:
         return ()
     name = tokenizer_name(run)
@@ -147,7 +151,10 @@ def try_chats(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tupl
 
     The child may run a template without an end, so it is another one than that of `lengths`.
     """
-    named = _find_files(data for data in local_data(run) if data.has_chats)
+    try:
+        named = _find_files(data for data in local_data(run) if data.has_chats)
+    except EndlessSearchError as error:
+        return NotKnown(error.what)
     if not named or run.tokenizer.path is None:  # a tokenizer that is trained has a template for every chat
         return ()
     tried = _read_data(python, named, deadline_s, {"chats_with": run.tokenizer.path})
@@ -157,8 +164,9 @@ def try_chats(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tupl
 
 
 def _find_files(found: Iterable[LocalData]) -> dict[LocalData, list[str]]:
-    """The files of each of the data that has some: DAT003 reports a path without any."""
-    return {data: files for data in found if (files := _files(data))}
+    """The files of each of the data that has some: DAT003 reports a path without any. Raises EndlessSearchError."""
+    search = FileSearch()
+    return {data: files for data in found if (files := _files(data, search))}
 
 
 def _read_data(python: str, named: dict[LocalData, list[str]], deadline_s: float, request: dict[str, str]) -> Any:
@@ -243,10 +251,10 @@ def _arguments_with_data(run: RunSpec) -> Iterator[tuple[str, str]]:
                     yield f"environments.train.{number}.{where}.{name}", path
 
 
-def _files(data: LocalData) -> list[str]:
+def _files(data: LocalData, search: FileSearch) -> list[str]:
     """The data files at a path, absolute, in the order in which the trainer reads them."""
     named = Path(data.path).absolute()
     if named.is_file() and not data.has_tokens:
         return [str(named)]
-    found = islice(find_data_files(data.path, data.suffixes), _MAX_FILES)
+    found = islice(find_data_files(data.path, data.suffixes, search), _MAX_FILES)
     return [str(file) for file in sorted(file.absolute() for file in found if file.is_file())]  # a pipe has no end

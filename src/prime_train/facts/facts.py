@@ -51,6 +51,7 @@ class SourceFiles(NamedTuple):
     problem: str
     is_denied: bool = False
     field: str = ""  # the RunSpec field of a path that no data source has
+    unknown: str = ""  # why the search for files did not come to its end
 
 
 class OldPackage(NamedTuple):

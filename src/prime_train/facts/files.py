@@ -6,14 +6,14 @@ import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
-from prime_train.facts.facts import ModelFolder, SourceFiles, TokenizerFolder
+from prime_train.facts.facts import ModelFolder, NotKnown, SourceFiles, TokenizerFolder
+from prime_train.facts.find_files import EndlessSearchError, FileSearch
 from prime_train.facts.requirements import is_local
 from prime_train.spec import Eval, Source
 from prime_train.spec.decoder_size import Architecture
@@ -23,7 +23,6 @@ SUFFIXES = {"files": (".txt", ".jsonl", ".parquet"), "tokens": (".bin", ".npy")}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 _WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
-_MAX_FILES = 100_000  # per source: a preflight check takes at most two seconds
 
 
 def model_folder(path: str | None) -> ModelFolder | None:
@@ -110,54 +109,62 @@ def _read_json(path: Path) -> dict[str, Any] | str:
 # --- data ----------------------------------------------------------------------------------------
 
 
-def source_files(sources: Iterable[Source]) -> tuple[SourceFiles, ...]:
+def source_files(sources: Iterable[Source], search: FileSearch) -> tuple[SourceFiles, ...]:
     """One entry per source with local files. Sources on the hub are left out."""
     found: list[SourceFiles] = []
     for number, source in enumerate(sources):
         if source.path and source.kind in SUFFIXES:
             suffixes = SUFFIXES[source.kind]
             kind = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
-            found.append(_count_files(number, source.path, find_data_files(source.path, suffixes), kind))
+            files = find_data_files(source.path, suffixes, search)
+            found.append(_count_files(number, source.path, files, kind))
         elif source.path and source.kind == "hf-dataset" and is_local(source.path):
-            found.append(_count_files(number, source.path, _below(Path(source.path)), "any"))
+            found.append(_count_files(number, source.path, find_data_files(source.path, None, search), "any"))
     return tuple(found)
 
 
-def evaluation_files(settings: Eval) -> tuple[SourceFiles, ...]:
+def evaluation_files(settings: Eval, search: FileSearch) -> tuple[SourceFiles, ...]:
     """One entry per source of eval.sets with local files, and per file of a benchmark."""
     found = [
         one._replace(field=f"eval.sets.{number}.sources.{one.source}.path")
         for number, asked in enumerate(settings.sets)
-        for one in source_files(asked.sources)
+        for one in source_files(asked.sources, search)
     ]
     paths = ((f"eval.benchmarks.{number}.path", asked.path) for number, asked in enumerate(settings.benchmarks))
-    return (*found, *named_data((field, path) for field, path in paths if path))
+    return (*found, *named_data(((field, path) for field, path in paths if path), search))
 
 
-def named_data(paths: Iterable[tuple[str, str]]) -> tuple[SourceFiles, ...]:
+def named_data(paths: Iterable[tuple[str, str]], search: FileSearch) -> tuple[SourceFiles, ...]:
     """One entry per (RunSpec field, path) of data on this machine that is not a data source of a run.toml."""
     found = []
     for field, path in paths:
-        files = _below(Path(path)) if Path(path).is_dir() else iter((Path(path),))
-        found.append(_count_files(0, path, files, "any")._replace(field=field))
+        found.append(_count_files(0, path, find_data_files(path, None, search), "any")._replace(field=field))
     return tuple(found)
 
 
-def find_data_files(path: str, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """The files with these suffixes that a file, a folder or a glob stands for."""
+def settle_unknown(found: tuple[SourceFiles, ...]) -> tuple[SourceFiles, ...] | NotKnown:
+    """What was found; NotKnown where a search did not come to its end, unless another one found a fault."""
+    unknown = [one for one in found if one.unknown and not one.problem]
+    if not unknown or any(one.problem for one in found):
+        return tuple(one for one in found if one not in unknown)
+    first = unknown[0]
+    at = first.field or f"data.sources.{first.source}.path"
+    why = "what is behind that may be missing, or may not be readable"
+    return NotKnown(f"{at} = {first.path[:200]!r}: {first.unknown}; {why}; name a folder that has the data alone")
+
+
+def find_data_files(path: str, suffixes: tuple[str, ...] | None, search: FileSearch) -> Iterator[Path]:
+    """The files that a file, a folder or a glob stands for, with these suffixes or any. Raises EndlessSearchError."""
     named = Path(path)
     if named.is_dir():
-        candidates: Iterator[Path] = _below(named)
-    elif named.exists():
-        candidates = iter((named,))
+        candidates = search.walk(path)
     else:
-        candidates = (Path(match) for match in glob.iglob(path, recursive=True))  # noqa: PTH207 - may be absolute
-    return (file for file in candidates if file.suffix in suffixes)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for where, _, names in os.walk(folder):
-        yield from (Path(where, name) for name in names if not name.startswith("."))
+        candidates = iter((path,)) if named.exists() else search.match(path)
+    found = (file for file in map(Path, candidates) if suffixes is None or file.suffix in suffixes)
+    for count, file in enumerate(found):
+        if count == search.bounds.files:
+            raise EndlessSearchError(f"{search.bounds.files:,} files")
+        yield file
 
 
 def _count_files(number: int, path: str, files: Iterator[Path], kind: str) -> SourceFiles:
@@ -166,21 +173,28 @@ def _count_files(number: int, path: str, files: Iterator[Path], kind: str) -> So
         return SourceFiles(number, path, 0, 0, "there is no such file or folder")
     if Path(path).is_dir() and not os.access(path, os.R_OK | os.X_OK):
         return SourceFiles(number, path, 0, 0, "the folder may not be read", is_denied=True)
-    count, size_bytes, problem, is_denied = 0, 0, "", False
-    for file in islice(files, _MAX_FILES):
-        try:
-            status = file.stat()
-        except OSError as error:
-            problem = problem or f"{file}: {error.strerror}"
-            continue
-        count += 1
-        size_bytes += status.st_size
-        if not problem and not stat.S_ISREG(status.st_mode):
-            problem = f"{file} is not a regular file, and reading it may never end"
-        if not problem and not os.access(file, os.R_OK):
-            problem, is_denied = f"{file} may not be read", True
-    if not problem and count == 0:
-        problem = f"there is no {kind} file in it" if Path(path).is_dir() else f"no {kind} file matches"
-    elif not problem and size_bytes == 0:
-        problem = f"{'the file is' if count == 1 else f'all {count} files are'} empty"
-    return SourceFiles(number, path, count, size_bytes, problem, is_denied)
+    count, size_bytes, problem, is_denied, unknown = 0, 0, "", False, ""
+    try:
+        for file in files:
+            try:
+                status = file.stat()
+            except OSError as error:
+                problem = problem or f"{file}: {error.strerror}"
+                continue
+            count += 1
+            size_bytes += status.st_size
+            if not problem and not stat.S_ISREG(status.st_mode):
+                problem = f"{file} is not a regular file, and reading it may never end"
+            if not problem and not os.access(file, os.R_OK):
+                problem, is_denied = f"{file} may not be read", True
+    except EndlessSearchError as error:
+        unknown = error.what
+    if not (problem or unknown):
+        problem = _find_lack(Path(path), kind, count, size_bytes)
+    return SourceFiles(number, path, count, size_bytes, problem, is_denied, unknown=unknown)
+
+
+def _find_lack(path: Path, kind: str, count: int, size_bytes: int) -> str:
+    if count == 0:
+        return f"there is no {kind} file in it" if path.is_dir() else f"no {kind} file matches"
+    return "" if size_bytes else f"{'the file is' if count == 1 else f'all {count} files are'} empty"

@@ -10,6 +10,7 @@ from typing import Any
 
 from prime_train.facts import accounts, data_lengths, files, host, interpreter, requirements, trials
 from prime_train.facts.facts import EngineStart, Facts, NotKnown, RunFolder
+from prime_train.facts.find_files import FileSearch
 from prime_train.facts.interpreter import find_packages, find_part_packages
 from prime_train.facts.machine import VisibleGpus
 from prime_train.registry import gpus as gpu_registry
@@ -120,6 +121,16 @@ def _engine(question: ProbeInput) -> Any:
     return started
 
 
+def _source_files(question: ProbeInput) -> Any:
+    search = FileSearch()
+    found = (
+        *files.source_files(question.run.data.sources, search),
+        *files.evaluation_files(question.run.eval, search),
+        *files.named_data(data_lengths.named_paths(question.run), search),
+    )
+    return files.settle_unknown(found)
+
+
 _NO_PROGRAM = NotKnown("which program trains the run is not known")
 
 PROBES: dict[str, Probe] = {
@@ -130,11 +141,7 @@ PROBES: dict[str, Probe] = {
     "gpus": lambda _: host.gpus(),
     "model_folder": lambda question: files.model_folder(question.run.model.path),
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
-    "source_files": lambda question: (
-        *files.source_files(question.run.data.sources),
-        *files.evaluation_files(question.run.eval),
-        *files.named_data(data_lengths.named_paths(question.run)),
-    ),
+    "source_files": _source_files,
     "packages": lambda _: find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),

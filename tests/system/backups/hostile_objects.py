@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.backups import manifest as manifests
-from prime_train.backups import sync
+from prime_train.backups import push, sync
 from prime_train.backups.manifest import MANIFEST, MARKER
 from prime_train.backups.store import Store
 from tests.unit.backups import scene
@@ -31,7 +31,6 @@ class Hostile:
     name: str
     problem: str  # a pattern; "" for a backup that looks complete, and of which only the bytes are wrong
     change: Change
-    is_proved: bool = False  # its objects have their hashes, so only a restore finds the fault
 
 
 def write_whole(folder: Path) -> Objects:
@@ -107,8 +106,8 @@ def without(*names: str) -> Change:
     return document(lambda found: found.update(files=[one for one in found["files"] if one["name"] not in names]))
 
 
-def packed(stored: bytes, size_bytes: int) -> Change:
-    """The largest file is one packed part with these bytes, which claim another size."""
+def packed(stored: bytes, size_bytes: int, piece: bytes = b"") -> Change:
+    """The largest file is one packed part with these bytes, which claim another size and the hash of a piece."""
 
     def apply(objects: Objects) -> None:
         sha256 = hashlib.sha256(stored).hexdigest()
@@ -117,13 +116,20 @@ def packed(stored: bytes, size_bytes: int) -> Change:
             "md5": hashlib.md5(stored).hexdigest(),
             "stored_bytes": len(stored),
             "size_bytes": size_bytes,
-            "piece_sha256": "0" * 64,
+            "piece_sha256": hashlib.sha256(piece).hexdigest(),
             "packed": True,
         }
-        file(lambda found: found.update(size_bytes=size_bytes, parts=[claimed]))(objects)
+        whole = {"size_bytes": size_bytes, "sha256": claimed["piece_sha256"], "parts": [claimed]}
+        file(lambda found: found.update(whole))(objects)
         objects[f"{manifests.PARTS}/{sha256}"] = stored
 
     return apply
+
+
+def name_nowhere(found: dict[str, Any]) -> None:
+    """An only part that is not in the bucket."""
+    absent = "1" * 64
+    found.update(sha256=absent, parts=[found["parts"][0] | {"sha256": absent, "piece_sha256": absent}])
 
 
 def claim_petabytes(found: dict[str, Any]) -> None:
@@ -201,10 +207,9 @@ FILES = (
     Hostile("a hash that is a path", "hash", part(lambda found: found.update(sha256="../" * 20))),
     Hostile("a hash that is empty", "hash", part(lambda found: found.update(md5=""))),
     Hostile("sizes that contradict each other", "contradict", part(lambda found: found.update(stored_bytes=1))),
+    Hostile("another hash of the file", "than its only part", file(lambda found: found.update(sha256="0" * 64))),
     Hostile("another hash of the piece", "contradict", part(lambda found: found.update(piece_sha256="0" * 64))),
-    Hostile(
-        "an object that is nowhere", "is missing", part(lambda f: f.update(sha256="1" * 64, piece_sha256="1" * 64))
-    ),
+    Hostile("an object that is nowhere", "is missing", file(name_nowhere)),
 )
 CONTENTS = (
     Hostile("an object that is missing", "is missing", largest(lambda _: None)),
@@ -213,8 +218,11 @@ CONTENTS = (
     Hostile("an object that is empty", "of 20,000 bytes", largest(lambda _: b"")),
     Hostile("an object of other bytes", "", largest(lambda content: content[::-1])),
     Hostile("an object of null bytes", "", largest(lambda content: bytes(len(content)))),
-    Hostile("a packed object that is none", "", packed(b"not packed at all", 5000), is_proved=True),
-    Hostile("a packed object without an end", "", packed(b"\xff" * 4 + b"x" * 50, 5000), is_proved=True),
+    Hostile("a packed object that is none", "", packed(b"not packed at all", 5000)),
+    Hostile("a packed object without an end", "", packed(b"\xff" * 4 + b"x" * 50, 5000)),
+    Hostile("a packed object of another size", "", packed(push.pack(bytes(4999)), 5000, bytes(4999))),
+    Hostile("a packed object of other bytes", "", packed(push.pack(bytes(5000)), 5000, b"other")),
+    Hostile("a packed object that fills memory", "", packed(push.pack(bytes(20 * MIB)), 5000, bytes(5000))),
 )
 HOSTILE = (*MARKERS, *TEXTS, *FILES, *CONTENTS)
 

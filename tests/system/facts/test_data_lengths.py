@@ -14,6 +14,7 @@ from prime_train.facts import data_lengths
 from prime_train.facts.data_lengths import lengths, local_data, named_paths, try_chats
 from prime_train.facts.facts import ChatTrial, DataLengths, NotKnown
 from prime_train.facts.files import named_data
+from prime_train.facts.find_files import FileSearch
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 from prime_train.spec import Data, Eval, EvalSet, RunSpec, Source, Tokenizer
@@ -243,7 +244,7 @@ def test_paths_that_no_hub_has_are_named(tmp_path: Path) -> None:
         run = replace_parts(SFT, finetune=parts.finetune._replace(data_name=name))
         assert bool(list(named_paths(run))) is is_named
     gone = str(tmp_path / "gone")
-    (found,) = named_data([("finetune.data_name", gone)])
+    (found,) = named_data([("finetune.data_name", gone)], FileSearch())
     assert (found.field, found.problem) == ("finetune.data_name", "there is no such file or folder")
 
 

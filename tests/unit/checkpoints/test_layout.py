@@ -222,14 +222,32 @@ def test_a_complete_checkpoint_is_judged_by_one_read_of_its_manifest(
     opened: list[str] = []
     real = outside._read_whole
 
-    def count(descriptor: int, path: str, limit_bytes: int) -> bytes:
+    def count(descriptor: int, path: str, limit_bytes: int, size: int) -> bytes:
         opened.append(Path(path).name)
-        return real(descriptor, path, limit_bytes)
+        return real(descriptor, path, limit_bytes, size)
 
     monkeypatch.setattr(outside, "_read_whole", count)
     (found,) = layout.scan(folder.parent)
     assert found.complete
     assert opened == [MANIFEST]
+
+
+@pytest.mark.parametrize("held_bytes", [0, 300, 2**16])
+def test_checkpoints_that_are_listed_together_are_judged_as_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_bytes: int
+) -> None:
+    folders = [write(tmp_path, step, files=step) for step in range(1, 8)]
+    (folders[1] / "deeper" / "0.distcp").write_bytes(CONTENT[:4])
+    (folders[2] / MANIFEST).unlink()
+    (folders[3] / MANIFEST).write_bytes(b"{" * 1000)
+    (folders[4] / layout.PIN).touch()
+    folders[5].rename(tmp_path / "elsewhere")
+    folders[5].symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(layout, "_HELD_BYTES", held_bytes)
+    found = list(layout.look([*folders, tmp_path / "step_8"]))
+    assert [one.checkpoint for one in found] == [*map(layout.inspect, folders), layout.inspect(tmp_path / "step_8")]
+    assert [one.checkpoint.complete for one in found] == [True, False, False, False, True, False, True, False]
+    assert [one.folder_status is None for one in found] == [False] * 5 + [True, False, True]
 
 
 def test_a_scan_reads_contents_only_on_request(folder: Path) -> None:

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from prime_train.facts.facts import to_json
-from prime_train.facts.files import evaluation_files, model_folder, source_files, tokenizer_folder
+from prime_train.facts.facts import NotKnown, to_json
+from prime_train.facts.files import evaluation_files, model_folder, settle_unknown, source_files, tokenizer_folder
+from prime_train.facts.find_files import FileSearch, SearchBounds
 from prime_train.spec import Benchmark, Eval, EvalSet, Source
 from tests.unit.rules.examples import GOOD_MACHINE
 
@@ -110,7 +116,7 @@ def test_a_tokenizer_folder_of_another_kind(tmp_path: Path) -> None:
 
 
 def look(path: str, kind: str = "files") -> tuple[int, int, str]:
-    (found,) = source_files((Source(kind=kind, path=path),))  # type: ignore[arg-type]
+    (found,) = source_files((Source(kind=kind, path=path),), FileSearch())  # type: ignore[arg-type]
     return found.files, found.size_bytes, found.problem
 
 
@@ -157,7 +163,7 @@ def test_datasets(tmp_path: Path) -> None:
     assert look(str(tmp_path), "hf-dataset") == (1, 1, "")
     assert look("./gone", "hf-dataset")[2] == "there is no such file or folder"
     hub = Source(kind="hf-dataset", path="owner/name")
-    assert source_files((hub, Source(kind="python-stdlib"))) == ()
+    assert source_files((hub, Source(kind="python-stdlib")), FileSearch()) == ()
 
 
 def test_files_of_evaluations(tmp_path: Path) -> None:
@@ -172,7 +178,7 @@ def test_files_of_evaluations(tmp_path: Path) -> None:
             Benchmark(kind="hellaswag", path=str(tmp_path / "gone.jsonl")),
         ),
     )
-    found = [(one.field, one.files, bool(one.problem)) for one in evaluation_files(asked)]
+    found = [(one.field, one.files, bool(one.problem)) for one in evaluation_files(asked, FileSearch())]
     assert found == [
         ("eval.sets.0.sources.0.path", 1, False),
         ("eval.sets.1.sources.0.path", 1, False),
@@ -180,6 +186,77 @@ def test_files_of_evaluations(tmp_path: Path) -> None:
         ("eval.benchmarks.1.path", 1, False),
         ("eval.benchmarks.2.path", 0, True),
     ]
+
+
+LETTERS = st.sampled_from(("a", "b.txt", ".c", "a[b]", "*"))
+PATTERNS = st.lists(
+    st.sampled_from(("**", "*", "?", "a", "*.txt", ".*", "[ab]*", "a[[]b]", ".c")), min_size=1, max_size=4
+)
+
+
+@given(st.sets(st.lists(LETTERS, min_size=1, max_size=3).map("/".join), max_size=8), PATTERNS, st.booleans())
+def test_a_search_finds_what_a_glob_stands_for(files: set[str], pattern: list[str], is_absolute: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        for file in files:
+            with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
+                (Path(name) / file).parent.mkdir(parents=True, exist_ok=True)
+                (Path(name) / file).touch()
+        wanted = f"{name}/{'/'.join(pattern)}"
+        wanted = wanted if is_absolute else os.path.relpath(wanted)
+        found = set(FileSearch().match(wanted))
+        # For `**` a glob names the folder, too.
+        asked = glob.glob(wanted, recursive=True)  # noqa: PTH207 - the pattern is absolute
+        assert found == {path for path in asked if not path.endswith("/")}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "limit"),
+    [
+        (SearchBounds(files=3), "3 files"),
+        (SearchBounds(entries=5), "5 entries"),
+        (SearchBounds(seconds=-1), "-1 s"),
+    ],
+)
+@pytest.mark.parametrize("pattern", ["", "/**/*", "/*/*.txt", "/**/*.txt"])
+def test_a_search_that_is_longer_than_any_data_is_not_known(
+    tmp_path: Path, bounds: SearchBounds, limit: str, pattern: str
+) -> None:
+    for number in range(6):
+        folder_with(tmp_path / f"{number}", a__txt="hello")
+    endless = Source(kind="files", path=f"{tmp_path}{pattern}")
+    found = source_files((endless,), FileSearch(bounds))
+    answer = settle_unknown(found)
+    assert isinstance(answer, NotKnown)
+    assert answer.reason.startswith(
+        f"data.sources.0.path = {endless.path!r}: the search for files was ended after {limit};"
+    )
+    assert "name a folder" in answer.reason
+    # A fault elsewhere is one whatever the search would have found.
+    gone = source_files((Source(kind="files", path=str(tmp_path / "gone.txt")),), FileSearch())
+    assert settle_unknown((*found, *gone)) == gone
+
+
+def test_many_endless_globs_are_one_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder_with(tmp_path, **{f"{number}__txt": "hello" for number in range(6)})
+    looked: list[int] = []
+    real = FileSearch._count
+
+    def count(self: FileSearch, entries: int) -> None:
+        looked.append(entries)
+        real(self, entries)
+
+    monkeypatch.setattr(FileSearch, "_count", count)
+    endless = [Source(kind="files", path=f"{tmp_path}/**/*") for _ in range(50)]
+    found = source_files(endless, FileSearch(SearchBounds(entries=5)))
+    assert [bool(one.unknown) for one in found] == [True] * 50
+    assert sum(looked) == 6, "the first search is ended by its sixth entry, and the others look at none"
+
+
+def test_a_search_of_the_whole_machine_ends_without_a_match() -> None:
+    (found,) = source_files(
+        (Source(kind="files", path="/**/no-such-file.txt"),), FileSearch(SearchBounds(entries=2_000))
+    )
+    assert (found.files, found.problem, found.unknown) == (0, "", "the search for files was ended after 2,000 entries")
 
 
 @pytest.mark.parametrize("reads", [model_folder, tokenizer_folder])

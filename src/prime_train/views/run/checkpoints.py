@@ -69,14 +69,15 @@ def list_json(run: str, found: Iterable[SavedCheckpoint], unreadable: Collection
 def _checkpoint_json(found: SavedCheckpoint, is_unreadable: bool, now_s: float) -> dict[str, Any]:
     """`age_s` counts from the manifest, or from the folder's last change if there is none."""
     problem = found.problem or ("the trainer could not load it" if is_unreadable else "")
-    stored = sum_sizes(found.entries)
+    entries = found.entries
+    stored = sum_sizes(entries)
     return {
         "step": found.step,
         "complete": not problem,
         "resume": False,
         "size_bytes": found.size_bytes,
-        "packed": any(entry.segments for entry in found.entries),
-        "lossy": "moments bf16" if any(entry.sha256_as_saved for entry in found.entries) else None,
+        "packed": any(entry.segments for entry in entries),
+        "lossy": "moments bf16" if any(entry.sha256_as_saved for entry in entries) else None,
         "saved_bytes": stored.saved_bytes,
         "age_s": round(max(0.0, now_s - found.written_s), 1),
         "problem": problem or None,

@@ -162,7 +162,7 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     run_dir.checkpoint(300).mkdir()
     walked: list[str] = []
 
-    def counted(folder: Path) -> tuple[bytes | str, layout.Files]:
+    def counted(folder: Path) -> layout._ListedFolder:
         walked.append(folder.name)
         return real(folder)
 
