@@ -2,7 +2,7 @@
 
 A case is a run of 60 steps with a checkpoint every 5 and up to three kills. The seed decides: every third run packs
 superseded checkpoints, and every third one has two ranks. A run of two ranks needs torchrun, so it always trains with
-the real loop; the others do with --torch.
+the real loop; the others do with --torch. `tests.fuzz.bucket_kills` does so with backups.
 """
 
 from __future__ import annotations
@@ -81,25 +81,25 @@ def play(
     done = []
     pid = stage.start(*COMMAND, **_STEP_S)
     for kill in kills:
-        code = _await(pid, kill.wait_s)
+        code = await_end(pid, kill.wait_s)
         if code is not None:
             break
         saved = {found.step for found in layout.scan(stage.run_dir.checkpoints) if found.complete}
-        complete[_newest_attempt(stage)] = saved
-        trainers = _trainers(pid)
+        complete[newest_attempt(stage)] = saved
+        trainers = find_trainers(pid)
         if kill.target != "supervisor" and trainers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 chance.choice(trainers).kill()
         done.append(f"{kill.target} at {kill.wait_s:.2f} s")
         if kill.target != "trainer":
-            _kill(pid)
+            kill_alone(pid)
             pid = stage.start(*COMMAND, **_STEP_S)
-    code = _await(pid, limit_s)
-    problems = list(_judge(stage, expected.reference, complete, code))
+    code = await_end(pid, limit_s)
+    problems = list(judge_end(stage, expected.reference, complete, code))
     return ", ".join(done) or "ended before the first kill", problems
 
 
-def _await(pid: int, limit_s: float) -> int | None:
+def await_end(pid: int, limit_s: float) -> int | None:
     """The exit code of a child; None if it lives after `limit_s`. A child that has ended stays a zombie."""
     give_up_s = time.monotonic() + limit_s
     while time.monotonic() < give_up_s:
@@ -110,13 +110,13 @@ def _await(pid: int, limit_s: float) -> int | None:
     return None
 
 
-def _kill(pid: int) -> None:
+def kill_alone(pid: int) -> None:
     """Kill the supervisor alone: its trainer has to end by itself."""
     os.kill(pid, 9)
     os.waitpid(pid, 0)
 
 
-def _trainers(pid: int) -> list[psutil.Process]:
+def find_trainers(pid: int) -> list[psutil.Process]:
     found = []
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(pid).children(recursive=True):
@@ -126,12 +126,12 @@ def _trainers(pid: int) -> list[psutil.Process]:
     return found
 
 
-def _newest_attempt(stage: Stage) -> int:
+def newest_attempt(stage: Stage) -> int:
     asked = (record.event for record in read(stage.run_dir.events))
     return max((event.attempt for event in asked if isinstance(event, LaunchAsked)), default=0)
 
 
-def _judge(stage: Stage, reference: Reference, complete: dict[int, set[int]], code: int | None) -> Iterator[str]:
+def judge_end(stage: Stage, reference: Reference, complete: dict[int, set[int]], code: int | None) -> Iterator[str]:
     said = (stage.root / "said.txt").read_text(encoding="utf-8", errors="replace")
     if code != 0:
         yield f"exit code {code}: {' | '.join(said.splitlines()[-6:])[:500]}"
@@ -185,15 +185,15 @@ def run(stage: Stage, seeds: range, variants: tuple[str, ...] = VARIANTS, limit_
         played[f"{variant}, {'torch' if chosen.torch else 'arithmetic'}"] += 1
         failed += bool(problems)
         for problem in problems:
-            _print(f"{seed} [{variant}] {done}\n    {problem}")
+            show(f"{seed} [{variant}] {done}\n    {problem}")
         if played.total() % REPORT_EVERY == 0:
-            _print(f"{played.total()} of {len(seeds)} cases, {failed} failed")
+            show(f"{played.total()} of {len(seeds)} cases, {failed} failed")
     summary = {"cases": len(seeds), "seed": seeds.start, "failed_cases": failed, "played": dict(played)}
-    _print(json.dumps(summary | {"wall_s": round(time.monotonic() - began_s, 1)}))
+    show(json.dumps(summary | {"wall_s": round(time.monotonic() - began_s, 1)}))
     return failed
 
 
-def _print(text: str) -> None:
+def show(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -150,11 +150,12 @@ class ReadFile:
     foreign: int = 0
     unknown: int = 0
     unopened: str = ""
+    first: str = ""  # its line number, and why it is no record
     passed_bytes: int = 0  # behind the offset: of a line that is too long already, and has no end yet
 
     @property
     def damage(self) -> Damage:
-        return Damage(self.name, self.missing, self.damaged, self.foreign, self.unknown, self.unopened)
+        return Damage(self.name, self.missing, self.damaged, self.foreign, self.unknown, self.unopened, self.first)
 
     def continues_in(self, file: BinaryIO, size: int) -> bool:
         """Whether the file was neither cut nor changed where it was read last: a line ends there."""
@@ -209,9 +210,11 @@ class ReadFile:
 
     def _take(self, line: bytes, index: int) -> Record | None:
         """The record of a line, unless it is damaged or not the writer's. `index`: the number of lines before it."""
-        record, fault = read_line(line)
+        record, fault, why = read_line(line)
         if record is None:
-            self.damaged += fault == "damaged" and bool(line) and not self.is_again
+            if fault == "damaged" and line and not self.is_again:
+                self.damaged += 1
+                self.first = self.first or f"line {index + 1}: {why}"
             return None
         if f"{record.writer}{_SUFFIX}" != self.name:
             self.foreign += not self.is_again

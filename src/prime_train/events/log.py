@@ -7,9 +7,7 @@ file system.
 from __future__ import annotations
 
 import errno
-import math
 import os
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -20,9 +18,9 @@ from typing import Any
 from prime_train.core.outside import OutsideError, as_user_error, open_descriptor
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import make_folder, open_private, write_all
+from prime_train.events.bounds import MOST_LINES, bound_numbers
 from prime_train.events.record import (
     LINE_BYTES,
-    MEASURED,
     TRANSIENT,
     Event,
     Record,
@@ -48,16 +46,6 @@ def mask_secrets(event: Event, hidden: tuple[str, ...]) -> Event:
     texts = {f.name: getattr(event, f.name) for f in fields(event) if f.name in _TEXT_FIELDS}
     changed: dict[str, Any] = {name: _mask(value, hidden) for name, value in texts.items()}
     return replace(event, **changed) if changed != texts else event
-
-
-def bound_numbers(event: Event) -> Event:
-    """The event with finite numbers, except in what a trainer measured: readers refuse a line with others."""
-    changed: dict[str, Any] = {}
-    for f in fields(event):
-        value = getattr(event, f.name)
-        if isinstance(value, float) and not math.isfinite(value) and f.name not in MEASURED:
-            changed[f.name] = 0.0 if math.isnan(value) else math.copysign(sys.float_info.max, value)
-    return replace(event, **changed) if changed else event
 
 
 def _mask(value: object, hidden: tuple[str, ...]) -> object:
@@ -165,8 +153,9 @@ class EventLog:
         is_torn = not tail.endswith(b"\n")
         proved = -1
         for line in reversed(tail.split(b"\n")):
-            record, _ = read_line(line)
-            if record is not None and record.writer == self._writer:
+            record = read_line(line).record
+            # A position near the limit is forged, and leaves none for the events of a run.
+            if record is not None and record.writer == self._writer and record.seq <= MOST_LINES // 2:
                 proved = record.seq
                 break
         return max(newlines + is_torn, proved + 1), is_torn

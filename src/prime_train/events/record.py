@@ -23,6 +23,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 from prime_train.core.units import counted
+from prime_train.events.bounds import LATEST_S, MOST_LINES, explain_excess
 from prime_train.events.supervisor_events import *  # noqa: F403
 from prime_train.events.supervisor_events import AttemptEnded, LaunchAsked, SupervisorEvent
 from prime_train.events.trainer_events import *  # noqa: F403
@@ -87,6 +88,7 @@ class Damage:
     foreign: int = 0  # lines of another program, or lines that are there twice
     unknown: int = 0  # records of a kind or version that this prime-train does not know
     unopened: str = ""  # why the file is not opened: it is a pipe or a link
+    first: str = ""  # the first damaged line: "line 7: its step is -1, outside 0 to 1e+12"
 
     @property
     def is_lost(self) -> bool:
@@ -96,6 +98,8 @@ class Damage:
     def __str__(self) -> str:
         counts = ((self.missing, "missing record"), (self.damaged, "damaged line"), (self.foreign, "foreign line"))
         parts = [counted(count, what) for count, what in counts if count]
+        if self.first:
+            parts.append(f"first damaged {self.first}")
         if self.unknown:
             parts.append(f"{counted(self.unknown, 'event')} of an unknown kind")
         if self.unopened:
@@ -110,12 +114,8 @@ def describe(found: Iterable[Damage]) -> str:
 
 VERSION = 2
 LINE_BYTES = 1 << 20  # a longer line is no record; the writer shortens its texts
-_LATEST_S = 253_402_300_799.0  # the end of the year 9999, the last that a date can show
-_MOST = 2**63
 _CHECK_BYTES = len(',"c":"01234567"}')
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event) if cls is not Unrecognised}
-# What a trainer measured may be no number, as after a division by zero. Every other number is finite.
-MEASURED = frozenset({"loss", "grad_norm", "reward", "tokens_per_s", "answer_tokens"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,11 @@ class EventLine(NamedTuple):
 
     record: Record | None
     fault: Literal["", "torn", "damaged"] = ""
+    why: str = ""  # it is damaged: "its checksum does not fit"
+
+
+class _RangeError(ValueError):
+    """A number is beyond its range; the text says which."""
 
 
 def encode(record: Record) -> str:
@@ -161,25 +166,29 @@ def decode(line: str) -> Record | None:
 def read_line(line: bytes) -> EventLine:
     """The record of one line. Without one: "torn" if a crash or a full disk cut the line short, else "damaged"."""
     if not line.startswith(b'{"v":') or len(line) > LINE_BYTES:
-        return EventLine(None, "damaged")
+        return EventLine(None, "damaged", "it is no event")
     if not line.endswith(b"}"):
         return EventLine(None, "torn")
     # The checksum first: it is faster than parsing, and bytes that it does not fit must never become an event.
     if line[-_CHECK_BYTES:] != b',"c":"%08x"}' % zlib.crc32(line[:-_CHECK_BYTES]):
-        return EventLine(None, "damaged")
+        return EventLine(None, "damaged", "its checksum does not fit")
     try:
         return EventLine(_build(json.loads(line.decode("utf-8", "replace"))))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return EventLine(None, "damaged")
+    except _RangeError as error:
+        return EventLine(None, "damaged", str(error))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return EventLine(None, "damaged", "a field is missing or has a wrong type")
 
 
 def _build(raw: dict[str, Any]) -> Record:
-    """Raises ValueError, KeyError or TypeError for a value of a wrong type or beyond its range."""
+    """Raises ValueError, KeyError, TypeError or OverflowError for a value of a wrong type or beyond its range."""
     version, time_s, writer, seq, life = raw["v"], raw["t"], raw["w"], raw["n"], raw["id"]
-    if not (_is_count(version) and _is_count(seq) and type(writer) is str and type(life) is str):
+    if not (type(version) is type(seq) is int and type(writer) is type(life) is str):
         raise TypeError
-    if type(time_s) not in (int, float) or not 0 <= time_s <= _LATEST_S:
-        raise ValueError
+    if not 0 <= seq <= MOST_LINES:
+        raise _RangeError(f"its position is outside 0 to {MOST_LINES:,}")
+    if type(time_s) not in (int, float) or not 0 <= time_s <= LATEST_S:
+        raise _RangeError(f"its time is not within 0 to {LATEST_S:.0f} s")
     return Record(float(time_s), writer, seq, _event(raw, known=version == VERSION), life)
 
 
@@ -208,15 +217,9 @@ def _value(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
         value, kind = float(value), float
     if kind not in kinds:
         raise TypeError
-    if kind is int and not -_MOST < value < _MOST:
-        raise ValueError
-    if kind is float and value - value != 0.0 and name not in MEASURED:
-        raise ValueError
+    if excess := explain_excess(name, value):
+        raise _RangeError(excess)
     return value
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < _MOST
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -237,6 +238,16 @@ def test_a_run_goes_on_on_another_machine_and_its_disk_stays_small(place: Path) 
     assert state.attempt is not None
     assert state.attempt.resume_step == 12
     assert [row["step"] for row in document(place / "second", "status", "small")["backups"]] == [16, 12]
+
+    # As if the supervisor had been killed before the last copy: the same command copies what the bucket has not.
+    (newest,) = (place / "bucket" / "small").glob("step_16.*")
+    shutil.rmtree(newest)
+    for words in ("checkpoint of step 16 backed up", ""):
+        again = start_run(place / "second", place / "bucket", "--set", "run.max_steps=16", *ends_only)
+        assert again.returncode == ExitCode.OK, again.stderr
+        assert words in again.stderr
+        assert newest.is_dir()
+    assert "backed up" not in again.stderr
 
 
 def test_without_the_bucket_a_new_machine_does_not_start_over(place: Path) -> None:

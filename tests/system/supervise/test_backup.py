@@ -137,6 +137,25 @@ def test_the_newest_checkpoint_is_copied_before_the_end(background: BackgroundBa
     assert scene.list_backups(open_store(settings))[0].step == 30
 
 
+def test_a_child_that_is_killed_in_the_last_round_is_started_again(
+    background: BackgroundBackup, settings: Backup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backups, "_LAST_READ_S", 0.1)
+    killed: list[int] = []
+
+    def kill_first() -> bool:
+        for child in background.processes()[: not killed]:
+            killed.append(child.pid)
+            os.kill(child.pid, signal.SIGKILL)
+        return False
+
+    state = State(newest_complete=30)
+    background.flush(state, kill_first, 60.0)
+    found = [event for event in background.results(state) if isinstance(event, CheckpointBackedUp)]
+    assert [bool(event.problem) for event in found] == [True, False]
+    assert scene.list_backups(open_store(settings))[0].step == 30
+
+
 def test_a_copy_that_was_complete_when_its_child_was_ended_is_reported_at_the_end(
     background: BackgroundBackup, settings: Backup, run_dir: RunDir
 ) -> None:

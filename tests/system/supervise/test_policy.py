@@ -96,6 +96,17 @@ def test_a_run_that_was_opened_is_launched() -> None:
     assert decide(history((0.0, OPENED)), POLICY, 0.0) == actions.PlanLaunch(1)
 
 
+def test_after_the_last_number_that_an_attempt_can_have_the_run_is_closed() -> None:
+    """The next number would not be read back, so the launch would be repeated for ever."""
+    state = fold_all([Record(0.0, "supervisor", 0, OPENED), Record(1.0, "supervisor", 1, LaunchAsked(10**6, 0))])
+    ended = AttemptEnded(10**6, -9, "failed", "signal", "it was killed", "", "", "", 0)
+    state = fold(state, Record(2.0, "supervisor", 2, ended))
+    found = decide(state, POLICY, 1000.0)
+    assert isinstance(found, actions.Close)
+    assert found.exit_code == ExitCode.RUN_FAILED
+    assert "1,000,000" in found.reason
+
+
 def test_a_crash_is_retried_after_a_wait_that_doubles() -> None:
     events = [(0.0, OPENED), *launched(1), ended(1, 10.0)]
     assert decide(history(*events), POLICY, 10.5) == actions.Wait(11.0)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from prime_train.core.errors import UserError
 from prime_train.events import EventLog, Follower, LaunchAsked, Record, StopAsked, encode, read
 from prime_train.events import follower as follower_module
+from prime_train.events.bounds import MOST_LINES
 from prime_train.events.record import LINE_BYTES, Damage, describe
 
 WRITER = "supervisor"
@@ -75,7 +76,8 @@ def test_a_foreign_line_with_a_high_number_changes_no_numbering(tmp_path: Path) 
         file.write(foreign_line(1_000_000))
     assert is_read_back(tmp_path)
     assert names(tmp_path) == ["a", "next", "after"]
-    assert damage_of(tmp_path) == (Damage("supervisor.jsonl", damaged=1),)
+    first = "line 2: its checksum does not fit"
+    assert damage_of(tmp_path) == (Damage("supervisor.jsonl", damaged=1, first=first),)
 
 
 @settings(max_examples=40)
@@ -136,8 +138,46 @@ def test_a_line_of_wrong_types_numbers_or_depth_is_damaged(tmp_path: Path, body:
     with path.open("ab") as file:
         file.write(checked(body))
     assert names(tmp_path) == ["a"]
-    assert damage_of(tmp_path) == (Damage("supervisor.jsonl", damaged=1),)
+    (found,) = damage_of(tmp_path)
+    assert (found.damaged, found.first.split(":")[0]) == (1, "line 2")
     assert is_read_back(tmp_path)
+
+
+PROGRESS = '"loss":1.0,"tokens_per_s":1.0,"tokens_seen":1'
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        pytest.param('"kind":"stop_asked","by":"x"', "its position is outside 0 to 10,000,000,000", id="position"),
+        pytest.param(f'"kind":"progress","attempt":1,"step":{10**15},{PROGRESS}', "its step is", id="step"),
+        pytest.param(f'"kind":"progress","attempt":1,"step":-1,{PROGRESS}', "its step is -1, outside 0", id="below"),
+        pytest.param(f'"kind":"launch_asked","attempt":{2**60},"resume_step":0', "its attempt is", id="attempt"),
+        pytest.param(f'"kind":"run_opened","run":"r","pid":{2**40},"max_steps":1,"version":"1"', "its pid", id="pid"),
+        pytest.param('"kind":"clock_jumped","jump_s":1e300', "its jump_s is 1e+300, outside", id="seconds"),
+        pytest.param(f'"kind":"clock_jumped","jump_s":{"9" * 4000}', "a field is missing or has a", id="float digits"),
+        pytest.param(f'"kind":"backup_pruned","step":{"9" * 4000}', "its step is an integer of 4000", id="digits"),
+    ],
+)
+def test_a_forged_number_is_damage_that_names_its_line_and_field(tmp_path: Path, fields: str, why: str) -> None:
+    path = write(tmp_path, "a", "b")
+    number = 2**63 - 1 if "position" in why else 2
+    with path.open("ab") as file:
+        file.write(checked(HEAD.replace('"n":1', f'"n":{number}') + fields))
+    (found,) = damage_of(tmp_path)
+    assert (found.damaged, found.missing) == (1, 0)
+    assert found.first.startswith(f"line 3: {why}")
+    assert f"1 damaged line, first damaged line 3: {why}" in describe([found])
+    assert is_read_back(tmp_path)
+
+
+@pytest.mark.parametrize("number", [MOST_LINES // 2, MOST_LINES // 2 + 1, MOST_LINES - 1, MOST_LINES])
+def test_a_forged_position_leaves_positions_for_the_next_events(tmp_path: Path, number: int) -> None:
+    path = write(tmp_path, "a")
+    with path.open("ab") as file:
+        file.write(checked(HEAD.replace('"n":1', f'"n":{number}') + '"kind":"stop_asked","by":"forged"'))
+    assert is_read_back(tmp_path)
+    assert names(tmp_path) == ["a", "forged", "next", "after"]
 
 
 def test_kinds_and_versions_of_later_are_counted_and_no_loss(tmp_path: Path) -> None:

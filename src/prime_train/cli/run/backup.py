@@ -1,4 +1,4 @@
-"""What `run` does about backups before it starts: the user's defaults, and the newest checkpoint from the bucket."""
+"""What `run` does about backups: the user's defaults, and the newest checkpoint from the bucket or into it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from prime_train.supervise.launch.run_directory import Resume
 
 if TYPE_CHECKING:
     from prime_train.backups.inventory import StoredBackup
+    from prime_train.supervise.core.state import State
 
 Progress = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
 
@@ -81,6 +82,23 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
             log.append(CheckpointRestored(found.step, found.size_bytes, seconds, where))
         finally:
             log.close()
+
+
+def copy_last(run: RunSpec, run_dir: RunDir, state: State) -> None:
+    """Copy the newest checkpoint of a finished run into its bucket, if it is not there. Prints what it does.
+
+    Its supervisor may have been killed after the last step, and no other one starts for a finished run.
+    """
+    from prime_train.supervise.core.event_text import describe
+    from prime_train.supervise.services.backup import BackgroundBackup
+
+    background = BackgroundBackup(run, run_dir, program_of(run).places(run, run_dir))
+    try:
+        background.flush(state, lambda: False, run.prime_train.backup.flush_limit_s)
+    finally:  # also after Ctrl-C
+        background.end()
+    for event in background.results(state):
+        write_note(describe(event))
 
 
 def _name_skipped(stored: StoredBackup, problem: str) -> None:

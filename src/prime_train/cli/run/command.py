@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli.run.backup import restore, with_defaults
+from prime_train.cli.run.backup import copy_last, restore, with_defaults
 from prime_train.cli.run.machines import (
     MachineAddresses,
     MachinePort,
@@ -235,8 +235,10 @@ def _supervise(
                     show(state, records)
 
                 code = supervise(opened.run, run_dir, each_turn, program)
-        elif opened.run.prime_train.backup.compress:  # its supervisor may have been killed after its last save
-            delete_pieces(run_dir)
+        else:  # its supervisor may have been killed after the last step
+            copy_last(opened.run, run_dir, opened.state)
+            if opened.run.prime_train.backup.compress:
+                delete_pieces(run_dir)
         ended(code)
         with _ignore_signals():
             steps_key = traits_of(checked.spec).max_steps_key

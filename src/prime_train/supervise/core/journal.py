@@ -71,7 +71,7 @@ class Journal:
         """
         written = self._log.append(event)
         if not any((read.life, read.seq) == (written.life, written.seq) for read in self.read()):
-            raise events_lost_error(self._run_dir)
+            raise events_lost_error(self._run_dir, self.describe_damage())
 
     def append_last(self, event: Event) -> None:
         """Write an event that no decision follows; it is not read back."""
@@ -95,10 +95,16 @@ class Journal:
                 save(self._run_dir, state, self._follower)
 
 
-def events_lost_error(run_dir: RunDir) -> UserError:
+def events_lost_error(run_dir: RunDir, damage: str = "") -> UserError:
+    """`damage`: what of the events could not be used, if their file is still there."""
     what = "the events that were written cannot be read back"
-    why = "the run directory was deleted or moved during the run, so the trainer was ended"
-    fix = "put the directory back and give the same command again, or start another run with --run-name"
+    another_run = "or start another run with --run-name"
+    if (run_dir.events / f"{WRITER}.jsonl").is_file():
+        why = f"another program changes their file, or the disk loses what is written: {damage or 'a line is missing'}"
+        fix = f"end what else writes there, and give the same command again, {another_run}"
+    else:
+        why = "the run directory was deleted or moved during the run, so the trainer was ended"
+        fix = f"put the directory back and give the same command again, {another_run}"
     return UserError(what, str(run_dir.events), why, fix, ExitCode.RUN_FAILED)
 
 

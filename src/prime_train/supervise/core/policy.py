@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from prime_train.core.errors import ExitCode
+from prime_train.events.bounds import MOST_ATTEMPTS
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch
 from prime_train.supervise.core import actions
@@ -128,7 +129,7 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
     if attempt is None or not state.launched:
         if state.stop_requested_s is not None:
             return actions.Close("stopped", ExitCode.RESUMABLE, f"{state.stop_by} before the trainer was started")
-        return actions.PlanLaunch(state.attempt_number + 1)
+        return _launch_after(state.attempt_number)
     # An attempt that has finished wins over every request: there is nothing left to stop or to repeat.
     if attempt.outcome == "finished":
         return actions.Close("finished", ExitCode.OK, f"step {attempt.last_step} of {state.max_steps}")
@@ -151,7 +152,15 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
         return actions.LeaveOut(failing_gpu, f"{_GPU_FAILURES} attempts were ended for it")
     assert attempt.ended_s is not None, "an attempt that is not live has ended"
     until_s = attempt.ended_s + compute_backoff_s(state.fruitless, policy)
-    return actions.Wait(until_s) if now_s < until_s else actions.PlanLaunch(attempt.number + 1)
+    return actions.Wait(until_s) if now_s < until_s else _launch_after(attempt.number)
+
+
+def _launch_after(number: int) -> Action:
+    # Readers refuse a higher number, so a launch with it would be repeated for ever.
+    if number >= MOST_ATTEMPTS:
+        what = f"the events name attempt {number:,}, after which a run can have no other"
+        return actions.Close("failed", ExitCode.RUN_FAILED, f"{what}; start another run with --run-name")
+    return actions.PlanLaunch(number + 1)
 
 
 def _would_fail_again(attempt: AttemptState, state: State) -> bool:

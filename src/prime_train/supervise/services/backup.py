@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from prime_train import events
 from prime_train.checkpoints.step_folders import StepPlaces
@@ -30,6 +30,7 @@ _LONGEST_RETRY_S = 600.0
 _SILENT_S = 1800.0  # one object takes less, so the child hangs
 _ALARM_S = 900.0  # of failures in a row
 _POLL_S = 0.05
+_FLUSH_STARTS = 3  # of a child that is killed in the last round, after which no other round comes
 ALARM = ("backup", "backup_failing", "")
 
 
@@ -52,6 +53,7 @@ class BackgroundBackup:
         self._done = 0  # newest complete checkpoint of the last round that ended well
         self._in_bucket = 0  # newest step that was seen to get there
         self._was_cut = False  # a child was ended in its round, perhaps between a copy and its report
+        self._ended_early = False  # the last child ended without its last line
         self._failures = 0
         self._failing_since_s: float | None = None  # on the monotonic clock
         self._retry_s = 0.0
@@ -108,20 +110,31 @@ class BackgroundBackup:
         if not self.needs_flush(state):
             return
         self.end()
-        self._start(state, is_final=True)
         end_s = time.monotonic() + limit_s
-        why = ""
-        while self._child is not None and not why:
+        for _ in range(_FLUSH_STARTS):
+            self._start(state, is_final=True)
+            waited = self._await_child(state, is_interrupted, end_s)
+            if waited != "ended":
+                self.end()
+                late, interrupted = f"its limit of {limit_s:.0f} s is over", "a signal ended the wait"
+                why = late if waited == "late" else interrupted
+                self._found.append(events.CheckpointBackedUp(state.newest_complete, 0, 0, limit_s, why))
+                return
+            if not self._ended_early:
+                return
+
+    def _await_child(
+        self, state: State, is_interrupted: Callable[[], bool], end_s: float
+    ) -> Literal["ended", "interrupted", "late"]:
+        while True:
             self._gather(state)
-            if self._child is not None:
-                time.sleep(_POLL_S)
-                if is_interrupted():
-                    why = "a signal ended the wait"
-                elif time.monotonic() > end_s:
-                    why = f"its limit of {limit_s:.0f} s is over"
-        if why:
-            self.end()
-            self._found.append(events.CheckpointBackedUp(state.newest_complete, 0, 0, limit_s, why))
+            if self._child is None:
+                return "ended"
+            time.sleep(_POLL_S)
+            if is_interrupted():
+                return "interrupted"
+            if time.monotonic() > end_s:
+                return "late"
 
     def needs_flush(self, state: State) -> bool:
         """Whether the newest checkpoint was not copied, or its round was ended before it pruned and freed."""
@@ -140,7 +153,7 @@ class BackgroundBackup:
             "keep_every_steps": self._run.checkpoint.keep_every_steps,
             "final": is_final,
         }
-        self._target = state.newest_complete
+        self._target, self._ended_early = state.newest_complete, False
         child = Sampler(_PROGRAM, [json.dumps(order)], self._log)
         try:
             child.begin()
@@ -160,7 +173,7 @@ class BackgroundBackup:
         elif has_ended or child.silent_s > _SILENT_S:
             problem = "the program that backs up ended early" if has_ended else "the bucket does not answer"
             self._fail(state.newest_complete, f"{problem}: see {self._log}")
-            self._child = None
+            self._child, self._ended_early = None, has_ended
         if self._child is None:
             child.end()
 

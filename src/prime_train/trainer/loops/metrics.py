@@ -10,16 +10,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prime_train.core import outside
 from prime_train.core.outside import parse_json
 from prime_train.core.rundir import open_private, write_all, write_atomic
 from prime_train.events import AlarmRaised, Progress
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.loops.spikes import StepResult
-from prime_train.trainer.loops.step import Training
-from prime_train.trainer.saves.checkpoint import TrainPosition
+
+if TYPE_CHECKING:  # they import torch, and a stand-in for the loop writes metrics without it
+    from prime_train.trainer.loops.spikes import StepResult
+    from prime_train.trainer.loops.step import Training
+    from prime_train.trainer.saves.checkpoint import TrainPosition
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no link, no wait at a pipe
 _PROGRESS_INTERVAL_S = 0.3

@@ -16,6 +16,7 @@ from prime_train.core.outside import RECORD_BYTES, OutsideError, open_regular, p
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_seconds
 from prime_train.events import Record
+from prime_train.events.bounds import MOST_STEPS, MOST_VALUE
 from prime_train.programs import recorded
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.journal import read_state
@@ -151,11 +152,16 @@ def _row(line: bytes) -> list[float] | None:
     try:
         raw = parse_json(line)
         values = [raw.get(column) for column in _COLUMNS]
-        if not isinstance(values[0], int | float) or not math.isfinite(values[0]):
+        if not isinstance(values[0], int | float) or not 0 <= values[0] <= MOST_STEPS:
             return None
-        return [math.nan if value is None else float(value) for value in values]
+        return [math.nan if value is None else _drawable(float(value)) for value in values]
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
+
+
+def _drawable(value: float) -> float:
+    """The value; no number where a plot of it would overflow."""
+    return math.nan if math.isfinite(value) and abs(value) > MOST_VALUE else value
 
 
 def _read_asked(run_dir: RunDir) -> RunSpec | None:

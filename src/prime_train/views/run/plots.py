@@ -135,6 +135,6 @@ def _mark_restarts(axes: Axes, history: RunHistory) -> list[str]:
             captions.append(fill(words, _CAPTION_CHARS, subsequent_indent="    "))
             axes.annotate(
                 str(number + 1), (died, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 2),
-                textcoords="offset points", fontsize=8, color=_TROUBLE, ha="center", va="bottom",
+                textcoords="offset points", fontsize=8, color=_TROUBLE, ha="center", va="bottom", annotation_clip=True,
             )  # fmt: skip
     return captions

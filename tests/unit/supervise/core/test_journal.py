@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,19 @@ def test_an_event_that_is_not_read_back_stops_the_supervisor(tmp_path: Path) -> 
     for _ in range(3):
         other.append(OPENED)
     other.close()
-    with pytest.raises(UserError, match="events"):
+    with pytest.raises(UserError, match="events") as lost:
         journal.append(OPENED)
+    assert "another program changes their file" in lost.value.why
+
+
+def test_the_reason_for_lost_events_is_a_deleted_folder_only_where_it_was_deleted(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "run")
+    journal = open_journal(run_dir)
+    journal.append(OPENED)
+    shutil.rmtree(run_dir.path)
+    with pytest.raises(UserError) as lost:
+        journal.append(OPENED)
+    assert "the run directory was deleted" in lost.value.why
 
 
 def test_half_a_line_of_another_program_does_not_swallow_the_next_event(tmp_path: Path) -> None:
