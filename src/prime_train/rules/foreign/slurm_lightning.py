@@ -70,7 +70,7 @@ def _read_devices(launch: ForeignPart) -> int | None:
         return None
     try:
         tree = ast.parse(outside.read_text(path, MOST_BYTES))
-    except (OSError, ValueError, RecursionError, MemoryError):
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
     if not any(_imports_lightning(node) for node in ast.walk(tree)):
         return None
