@@ -42,14 +42,18 @@ _MOST = 10**9
 
 def sizes_of(part: ForeignPart) -> Sizes:
     """The sizes of the model that a part names; empty if it names none, or they are not known."""
-    for key in _keys_of(part.format):
-        name = value_in(part.values, key)
-        if isinstance(name, str) and name:
-            return _read_folder(name, part) or _read_registry(name)
-    return {}
+    name = named_model(part)
+    return {} if name is None else _read_folder(name, part) or _read_registry(name)
 
 
-def _keys_of(format_: str) -> Iterator[str]:
+def named_model(part: ForeignPart) -> str | None:
+    """The name or folder of the model that a part names; None if it names none, or leaves it open."""
+    names = (value_in(part.values, key) for key in keys_of_model(part.format))
+    return next((name for name in names if isinstance(name, str) and name), None)
+
+
+def keys_of_model(format_: str) -> Iterator[str]:
+    """The dotted keys of a format that may name a model."""
     if format_ in _OTHERS:
         yield from _OTHERS[format_]
     elif format_ in formats():
