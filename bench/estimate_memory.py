@@ -228,7 +228,7 @@ def write_report(cells: dict[str, Cells], path: Path) -> None:
     beside.replace(path)
 
 
-def show(lines: Sequence[dict[str, Any]]) -> None:
+def show(lines: Sequence[dict[str, Any]], bars: Mapping[str, str]) -> None:
     heads = "".join(f"{name:>8}" for name in ("mean", "median", "p90", "worst"))
     print(f"{'group':26}{'by':56}{'n':>4}{heads}{'<10 %':>7}{'above':>7}{'over':>7}{'inside':>7}{'refused':>9}")
     for line in lines:
@@ -242,7 +242,6 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
         if "refused" in line:
             cells.append(" " * (21 if "bound_above" not in line else 0) + f"{line['refused']:>9.1%}")
         print(f"{line['group'][:25]:26}{line['by']:56}{line['n']:>4}{''.join(cells)}")
-    bars = {**BARS, "all rows": ALL_ROWS_BAR, "vLLM": VLLM_BAR}
     print("\n".join(f"required of {group}: {bar}" for group, bar in bars.items()))
 
 
@@ -294,7 +293,7 @@ def main() -> None:
         lines.append({"group": "out of memory", "by": by, **accepted(out_of_memory, memory_of)})
     for name, found in memory_served.pairs([*memory_served.logs(), *servers]).items():
         lines.append({"group": "vLLM", "by": name, "n": len(found), **errors(found)})
-    show(lines)
+    show(lines, {**BARS, "all rows": ALL_ROWS_BAR, "vLLM": VLLM_BAR})
     if options.report:
         write_report(report_of(judged, servers, unread), options.report)
     if options.write:

@@ -273,6 +273,19 @@ def conformal(ratios: Sequence[float]) -> tuple[float, float] | None:
     return min(ordered[count - rank], 0.97), max(ordered[rank - 1], 1.03)
 
 
+def interval_of_unknown(fits: Mapping[str, tuple[list[Sample], Fitting]], without: str = "") -> tuple[float, float]:
+    """The interval of a program without rows: those of other programs under the coefficients of "hf".
+
+    `without`: a table that neither the coefficients nor the errors may see.
+    """
+    seen, whole = fits["hf"]
+    held = fit_without(seen, whole, frozenset({("source", without)})) if without else whole
+    elsewhere = [row for name, (rows, _) in fits.items() if name not in ("hf", "prime-rl") for row in rows]
+    kept = [row for row in elsewhere if row.source != without]
+    found = [error for row in kept for error in errors_of(row, held.of_era(row.setup.era), row.figure)]
+    return conformal([error.ratio for error in found if error.method != "cached"]) or (0.5, 2.0)
+
+
 def entry_of(name: str, seen: Sequence[Sample], whole: Fitting, ends: Mapping[str, tuple[float, float]]) -> str:
     """The lines of a trainer's entry."""
     numbers = dict(whole.priors.fixed)
@@ -345,9 +358,7 @@ def main() -> None:
     fits = fit_all(fitted_rows())
     errors = {name: errors_without_each("model", *pair) for name, pair in fits.items()}
     of_tables = {name: errors_without_each("source", *pair) for name, pair in fits.items() if tables_of(pair[0]) > 1}
-    elsewhere = [row for name, (seen, _) in fits.items() if name not in ("hf", "prime-rl") for row in seen]
-    of_hf = [error for row in elsewhere for error in errors_of(row, fits["hf"][1].of_era(row.setup.era), row.figure)]
-    unknown = conformal([error.ratio for error in of_hf if error.method != "cached"]) or (0.5, 2.0)
+    unknown = interval_of_unknown(fits)
     entries = []
     for name, (source, numbers) in COUNTED.items():
         every = [error.ratio for each in errors.values() for error in each if error.method != "cached"]

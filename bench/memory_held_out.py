@@ -1,5 +1,7 @@
 """Estimates rows by fits that saw no row of their table, with intervals from the errors of other tables.
 
+A program without measured rows has the coefficients of another one, and the interval of such programs.
+
 So coefficients and interval of a row are both from elsewhere: what a user with other settings and versions gets. The
 errors are those of the jackknife+ (arXiv 1905.02928): each row's under a fit without its own model or table. A program
 whose only table is left out is one without rows: its coefficients are the counted ones.
@@ -16,6 +18,7 @@ from memory_priors import PRIORS
 from memory_rows import Row, fitted_rows
 
 from prime_train.estimate.memory.coefficients import Fitted, fitted_entry
+from prime_train.estimate.memory.setup_from_recipe import program_table
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.values import RoleMemory
@@ -24,7 +27,7 @@ Fits = dict[str, tuple[list[Sample], Fitting]]
 
 
 def held_out(rows: Sequence[Row]) -> dict[str, RoleMemory]:
-    """Row id -> its memory. Rows of a program without a fit are left out."""
+    """Row id -> its memory. Rows of a program without a fit, such as nanochat, are left out."""
     fits = fit_memory.fit_all(fitted_rows())
     of_tables = {
         name: fit_memory.errors_without_each("source", *pair)
@@ -35,7 +38,7 @@ def held_out(rows: Sequence[Row]) -> dict[str, RoleMemory]:
     for name, priors in PRIORS.items():
         others = fit_memory.other_trainers(of_tables, name)
         models = fit_memory.errors_without_each("model", *fits[name])
-        chosen = [row for row in rows if row.program in priors.programs]
+        chosen = [row for row in rows if _entry_of(row.program) == name]
         for source in sorted({row.source for row in chosen}):
             errors = Elsewhere(
                 [error for error in models if error.source != source],
@@ -43,8 +46,18 @@ def held_out(rows: Sequence[Row]) -> dict[str, RoleMemory]:
                 others,
             )
             held, entry = _without(source, fits[name], errors)
-            found |= {row.id: _memory(row, held, entry) for row in chosen if row.source == source}
+            unknown = fit_memory.interval_of_unknown(fits, source)
+            ends = dict.fromkeys(entry.intervals, unknown) | {"cached": entry.intervals["cached"]}
+            wide = entry._replace(intervals=ends)
+            for row in (row for row in chosen if row.source == source):
+                found[row.id] = _memory(row, held, entry if row.program in priors.programs else wide)
     return found
+
+
+def _entry_of(program: str) -> str:
+    """The entry of memory.toml whose coefficients a program has."""
+    own = next((name for name, priors in PRIORS.items() if program in priors.programs), None)
+    return own or str(program_table(program)["like"])
 
 
 class Elsewhere(NamedTuple):

@@ -1,5 +1,7 @@
 """Memory estimates of other tools: accelerate, DeepSpeed and fitcheck-llm, by their own code if installed.
 
+LLaMA-Factory's README has a table instead.
+
 Each function takes the resolved setup and returns bytes on one GPU, or None if the tool does not support such a row.
 """
 
@@ -31,6 +33,7 @@ def tools() -> tuple[Tool, ...]:
     return (
         Tool(_named("accelerate", "accelerate estimate-memory"), _accelerate),
         Tool(_named("deepspeed", "DeepSpeed estimate_zero3"), _deepspeed),
+        Tool("LLaMA-Factory README, Hardware Requirement", _readme),
         *((Tool(_named("fitcheck-llm", "fitcheck-llm"), _fitcheck),) if _installed("fitcheck-llm") else ()),
     )
 
@@ -78,6 +81,18 @@ def _deepspeed(setup: TrainSetup) -> float | None:
         answer = needs(setup.shape.parameters, largest, gpus, 1, cpu_offload=offloaded, cpu_offload_params=False)
         return float(answer[1])
     return 4.0 * largest + (2.0 if setup.offload.optimizer else 18.0) * setup.shape.parameters / gpus
+
+
+def _readme(setup: TrainSetup) -> float | None:
+    """Gigabytes per billion parameters by method, over the GPUs that share them.
+
+    Source: hiyouga/LLaMA-Factory README.md at ff6d4d12e: 18x in full, 8x in pure bf16, 2x for LoRA, x and x/2 for QLoRA
+    in 8 and 4 bits.
+    """
+    pure = 8.0 if setup.numerics.weight == 2 and not setup.numerics.master else 18.0
+    quantized = {"": 2.0, "int8": 1.0}.get(setup.quantization, 0.5)
+    each = pure if setup.adapter is None else quantized
+    return each * setup.shape.parameters / setup.layout.state_parts
 
 
 def _fitcheck(setup: TrainSetup) -> float | None:

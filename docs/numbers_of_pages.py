@@ -142,7 +142,30 @@ _PROGRAMS = {
     "transformers' Trainer": "hf",
     "Qwen finetune.py": "qwen-finetune",
 }
+_FILES = {name: name for name in ("axolotl", "ms-swift", "torchtitan", "torchtune")} | {
+    "every file": "all",
+    "no fit ever had": "unseen",
+    "TRL": "trl",
+    "scripts on the Trainer": "hf",
+}
 TABLES = (
+    Table(
+        "docs/estimate.md",
+        "| files of | n | mean |",
+        "estimate_foreign",
+        {name: {"group": group} for name, group in _FILES.items()},
+        {
+            "n": _memory("prime-train", "n"),
+            "mean": _memory("prime-train", "mean"),
+            "median": _memory("prime-train", "median"),
+            "within 10 %": _memory("prime-train", "within_10_percent"),
+            "above": _memory("prime-train", "bound_above"),
+            "refused": _memory("prime-train", "refused"),
+            "accelerate": _memory("accelerate estimate-memory 1.15.0", "mean"),
+            "DeepSpeed": _memory("DeepSpeed estimate_zero3 (its formula)", "mean"),
+            "README": _memory("LLaMA-Factory README, Hardware Requirement", "mean"),
+        },
+    ),
     Table(
         "docs/estimate.md",
         "| rows | n | fitted: mean |",

@@ -10,10 +10,12 @@ from prime_train.cli.terminal.options import AsJson, Configs, NoColor, Python, S
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
+from prime_train.config.foreign.named_files import find_missing, find_model_folders
 from prime_train.config.foreign.recipe.draft import read_run
 from prime_train.core.errors import ExitCode
 from prime_train.facts import requirements
 from prime_train.facts.facts import Facts, NotKnown, to_json
+from prime_train.facts.files import add_named
 from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.facts.host import parse_gpus
 from prime_train.programs import program_of
@@ -69,6 +71,10 @@ def validate(
         announce_interpreters(run, python)
         program = program_of(run)
         facts = gather(run, requirements.run_dir(run), judge.needs(), manner, program.run_folder)
+        missing, folders = find_missing(reading.foreign or ()), find_model_folders(reading.foreign or ())
+        facts = add_named(facts, missing, folders)
+        named = (*missing.values(), *folders.values())
+        reading = reading._replace(keys={**reading.keys, **dict(zip(named, named, strict=True))})
         refused = program.refusals(reading, python)  # by the program that is installed
         if isinstance(refused, NotKnown):
             typer.echo(f"note: {refused.reason}", err=True)

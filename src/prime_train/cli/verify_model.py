@@ -11,7 +11,9 @@ from packaging.version import InvalidVersion, Version
 from prime_train.cli.terminal.options import AsJson, NoColor, Offline, Python
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter
 from prime_train.config import detect
+from prime_train.config.foreign.model_sizes import named_model
 from prime_train.config.foreign.recipe.draft import to_recipe
+from prime_train.config.foreign.values import SUFFIXES
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate import hardware
 from prime_train.models.read.architectures import read_installed
@@ -59,7 +61,7 @@ def verify_model(
       prime-train verify-model ./checkpoints/exported --json
     """
     _check_version(vllm)
-    model = model_of_config(model) if Path(model).is_file() else model
+    model = model_of_config(model) if _names_a_config(model) else model
     target = hardware.hardware_from_name(gpus)
     with tempfile.TemporaryDirectory(prefix="prime-train-") as scratch:
         found = gather_evidence(model, Path(scratch), python or sys.executable, revision=revision, offline=offline)
@@ -79,12 +81,18 @@ def verify_model(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
+def _names_a_config(model: str) -> bool:
+    """Whether a name is that of a file: one that is there, or that has the ending of a config and is no folder."""
+    return Path(model).is_file() or (model.endswith((*SUFFIXES, ".toml")) and not Path(model).is_dir())
+
+
 def model_of_config(config: str) -> str:
     """The model that a config trains or serves. Raises UserError if it names none."""
     reading = detect.read(*detect.read_config(config))
     draft = None if reading.foreign is None else to_recipe(reading.foreign)
     run = reading.run if draft is None else draft.run
     named = None if run is None else model_name(run)
+    named = named or next(filter(None, map(named_model, reading.foreign or ())), None)  # of a server, for example
     if named is not None:
         return named
     raise UserError(

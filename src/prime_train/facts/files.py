@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
-from prime_train.facts.facts import ModelFolder, NotKnown, SourceFiles, TokenizerFolder
+from prime_train.facts.facts import Facts, ModelFolder, NotKnown, SourceFiles, TokenizerFolder
 from prime_train.facts.find_files import EndlessSearchError, FileSearch
 from prime_train.facts.requirements import is_local
 from prime_train.spec import Eval, Source
@@ -121,6 +122,20 @@ def source_files(sources: Iterable[Source], search: FileSearch) -> tuple[SourceF
         elif source.path and source.kind == "hf-dataset" and is_local(source.path):
             found.append(_count_files(number, source.path, find_data_files(source.path, None, search), "any"))
     return tuple(found)
+
+
+def add_named(facts: Facts, missing: Mapping[str, str], folders: Mapping[str, str]) -> Facts:
+    """The facts with the files that a config of another program names and that cannot be read.
+
+    `missing` are not there, `folders` are those of models that are: path -> key.
+    """
+    if isinstance(facts.source_files, NotKnown):
+        return facts
+    problems = dict.fromkeys(missing, "there is no such file or folder")
+    problems |= {path: folder.problem for path in folders if (folder := model_folder(path)) and folder.problem}
+    keys = {**missing, **folders}
+    found = (SourceFiles(0, path, 0, 0, problem, field=keys[path]) for path, problem in problems.items())
+    return dataclasses.replace(facts, source_files=(*facts.source_files, *found))
 
 
 def evaluation_files(settings: Eval, search: FileSearch) -> tuple[SourceFiles, ...]:

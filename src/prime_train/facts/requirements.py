@@ -150,6 +150,8 @@ def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
     """(kind, name) on the Hugging Face hub -> its RunSpec field. Local folders are left out."""
     parts = prime_rl_of(run)
     named: list[tuple[str, str | None, str]] = []
+    if run.recipe is not None:
+        named += [("model", run.recipe.model_name, "recipe.model_name")]
     if parts.trainer is not None:
         named += [("model", parts.trainer.model_name, "trainer.model_name")]
         named += [("model", parts.trainer.tokenizer_name, "trainer.tokenizer_name")]

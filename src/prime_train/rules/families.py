@@ -20,10 +20,17 @@ _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 # The families with a rule that judges a file of another program; their tables have the rest.
 _FOREIGN = "config.cfg_schema config.sec_secrets foreign.jsn_files foreign.yml_files"
 _FOREIGN_CODES = ("CFG001", "JSN001", "JSN002", "SEC001", "YML001")
-_OF_FORMAT = {  # the family that judges only this format, and its code
-    "sbatch": ("foreign.slurm_logs", "SLU004"),
-    "skypilot": ("foreign.sky_tasks", "SKT"),
-    "vllm-serve": ("foreign.shared_gpus", "VLS008"),
+_OF_FORMAT = {  # the families that judge only this format, and their codes
+    "sbatch": (
+        ("foreign.slurm_logs", "SLU004"),
+        ("foreign.slurm_lightning", "SLU008"),
+        ("foreign.named_gpus", "FIT"),
+    ),
+    "skypilot": (("foreign.sky_tasks", "SKT"), ("foreign.named_gpus", "FIT")),
+    "vllm-serve": (("foreign.shared_gpus", "VLS008"), ("foreign.served_adapters", "VLS003")),
+    "deepspeed": (("foreign.resumed_shards", "DSP014"),),
+    "torchtune": (("foreign.data_rows", "TTU013"),),
+    "megatron": (("foreign.data_tokens", "MCO012"),),
 }
 # Those that judge a config, without facts. The fields of the first are those that a prime-rl file has, too.
 _ANY_CONFIG = (
@@ -67,7 +74,7 @@ def load_for_foreign(formats: frozenset[str]) -> list[Rule]:
     """The rules that judge the files of other programs: those on any file, and those of the tables on its parts."""
     from prime_train.rules.foreign.doomed import load_tables
 
-    own = [_OF_FORMAT[name] for name in formats if name in _OF_FORMAT]
+    own = [each for name in formats for each in _OF_FORMAT.get(name, ())]
     _load([*_FOREIGN.split(), *(family for family, _ in own)])
     judging, codes = load_tables(formats), (*_FOREIGN_CODES, *(code for _, code in own))
     return [rule for rule in RULES.values() if rule.code in judging or rule.code.startswith(codes)]

@@ -160,10 +160,13 @@ def test_find_spreads_the_training_over_offers(capsys: pytest.CaptureFixture[str
     assert any(line.startswith("weights bf16") for line in shown["assumptions"])
 
 
-def test_validate_judges_memory_and_the_program_s_packages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_judges_memory_and_the_program_s_packages_and_model(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.yaml").write_text(AXOLOTL)
-    validate(["a.yaml"], gpus="8xh100-80gb", offline=True)
-    assert "MEM005" in capsys.readouterr().out
+    with pytest.raises(typer.Exit):
+        validate(["a.yaml"], gpus="8xh100-80gb", offline=True)
+    shown = capsys.readouterr().out
+    assert "MEM005" in shown
+    assert "[SRV002] a.yaml:1:1  base_model = Qwen/Qwen3-8B" in shown  # HF_HUB_OFFLINE is set, and the cache is empty
     with pytest.raises(typer.Exit):
         validate(["a.yaml"], python="python3", offline=True)
     assert "has no axolotl" in capsys.readouterr().out

@@ -13,6 +13,8 @@ number(key)           the value is written as a number; text(key), table(key), l
 exists(key)           the file that the key names exists
 present(ROOT)         the reading has a part of that name
 
+Keys below MODEL are the sizes of the model that the part names; config/foreign/model_sizes.py lists them.
+
 and three that recognise a format: keys(key, ...) how many are written, only(key, ...) no other key is written at the
 top, tables(key, 'regex') how many tables at the top have that key with such a text.
 """

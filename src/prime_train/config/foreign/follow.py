@@ -88,6 +88,11 @@ def find_file(name: str, config: str) -> str | None:
     return next((path for path in _places(name, config) if os.path.isfile(path)), None)  # noqa: PTH113 - a text
 
 
+def find_folder(name: str, config: str) -> str | None:
+    """The path of a folder that a config names; None if there is none, or the name is no plain path."""
+    return next((path for path in _places(name, config) if os.path.isdir(path)), None)  # noqa: PTH112 - a text
+
+
 def exists(name: str, config: str) -> bool | None:
     """Whether a file or folder that a config names exists. None for a path that another machine may have."""
     places = list(_places(name, config))

@@ -13,6 +13,7 @@ address, port  where the machines meet
 standalone     the processes of one machine meet alone
 devices        CUDA_VISIBLE_DEVICES
 connections    CUDA_DEVICE_MAX_CONNECTIONS
+long_lengths   VLLM_ALLOW_LONG_MAX_MODEL_LEN
 program        the script, module or recipe that is started
 
 A fact that the script does not decide is Open or not there.
@@ -56,7 +57,11 @@ _FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 _ENVIRONMENT = {"nproc": "NPROC_PER_NODE", "nnodes": "NNODES", "rank": "NODE_RANK", "address": "MASTER_ADDR"}
-_VARIABLES = {"devices": "CUDA_VISIBLE_DEVICES", "connections": "CUDA_DEVICE_MAX_CONNECTIONS"}
+_VARIABLES = {
+    "devices": "CUDA_VISIBLE_DEVICES",
+    "connections": "CUDA_DEVICE_MAX_CONNECTIONS",
+    "long_lengths": "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+}
 _OWN_TORCHRUN = frozenset({"ms-swift", "llama-factory"})  # programs that start torchrun by these variables
 _EVERYWHERE = frozenset({"srun", "mpirun"})
 _RANK_OF_MACHINE = re.compile(r"SLURM_(?:NODEID|PROCID|LOCALID)")

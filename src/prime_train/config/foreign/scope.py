@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from prime_train.config.foreign.values import AUTO, Open, PartialValues
 from prime_train.toml.document import value_at
 
-ROOTS = ("DEEPSPEED", "ACCELERATE", "LAUNCH", "SLURM", "TRAINER")
+ROOTS = ("DEEPSPEED", "ACCELERATE", "LAUNCH", "SLURM", "TRAINER", "MODEL")
 Key = tuple[str, ...]
 
 

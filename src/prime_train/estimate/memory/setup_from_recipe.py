@@ -203,7 +203,8 @@ def _recipe_numerics(recipe: Recipe, shape: ModelShape, table: dict[str, Any]) -
         gradient = 4.0 if table.get("main_gradients") else gradient
         return Numerics(2.0, 2.0, compute, gradient=gradient, reduce=2.0, state=8.0, master=4.0)
     keeps_16_bits = recipe.weight_dtype in ("bf16", "fp16")
-    upcast = recipe.quantization in ("nf4", "nf4-dq") and bool(table.get("upcasts_ends")) and not keeps_16_bits
+    casts = bool(table.get("upcasts_ends")) and not keeps_16_bits
+    upcast = recipe.quantization in ("nf4", "nf4-dq") and (casts or recipe.base_dtype == "fp32")
     return Numerics(
         weight,
         _DTYPE_BYTES[recipe.base_dtype or "bf16"] if adapted else weight,

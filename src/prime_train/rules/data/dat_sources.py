@@ -110,7 +110,7 @@ def _list_sources(run: RunSpec) -> Iterator[tuple[str, Source]]:
 def source_unreadable(_run: RunSpec, facts: Facts) -> Problems:
     """The files of a data source must exist, be readable, and not be empty.
 
-    the trainer ends before its first step if a source has no text
+    the training ends before its first step if what it loads is not there, or has no text
 
     Source: trainer/data/sources.py.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from prime_train.config.foreign.conditions import holds
 from prime_train.config.foreign.follow import exists
+from prime_train.config.foreign.model_sizes import sizes_of
 from prime_train.config.foreign.scope import Key, Scope, UnknownTruth
 from prime_train.config.foreign.values import ForeignPart, Open, roots_of
 from prime_train.config.parsed_config import Fault, Reading
@@ -75,18 +76,21 @@ def _find(doom: Doom, reading: Reading) -> Iterator[Fault]:
     parts = reading.foreign or ()
     for part in parts:
         if part.format in doom.judges:
-            scope = scope_of(part, parts, doom.table)
+            scope = scope_of(part, parts, doom)
             if holds(doom.when, scope):
                 yield _fault(doom, part, scope)
 
 
-def scope_of(part: ForeignPart, parts: tuple[ForeignPart, ...], table: str) -> Scope:
+def scope_of(part: ForeignPart, parts: tuple[ForeignPart, ...], doom: Doom) -> Scope:
     """What the keys of a condition on a part mean. The defaults of the part's own program come before the table's."""
-    defaults = {**defaults_of(table), **defaults_of(part.format)}
+    defaults = {**defaults_of(doom.table), **defaults_of(part.format)}
+    roots = roots_of(parts, part.start)
+    if "MODEL." in doom.when:  # only then, because it may open a file
+        roots["MODEL"] = sizes_of(part)
     return Scope(
         part.values,
         defaults,
-        roots_of(parts, part.start),
+        roots,
         lambda name: None if part.moved else exists(name, part.document.path),
     )
 

@@ -26,6 +26,7 @@ _OUTPUT = re.compile(
 )
 _OF_RUN = re.compile(r"\$\{?(SKYPILOT_NODE_RANK|SKYPILOT_NODE_IPS)\b")
 _COMMENT = re.compile(r"(?m)^[ \t]*#.*$")
+_WITHOUT_BUCKETS = frozenset({"lambda", "runpod", "vast", "paperspace", "fluidstack", "cudo", "hyperbolic"})
 _LASTING = frozenset({"MOUNT", "MOUNT_CACHED"})
 _SMALL_DISK_GB = (
     150  # the image and the packages of a training take 60; the cache needs a checkpoint or two beside them
@@ -264,6 +265,41 @@ def nodes_that_do_not_meet(reading: Reading) -> Iterator[Fault]:
                 "--nnodes $SKYPILOT_NUM_NODES --node_rank $SKYPILOT_NODE_RANK --master_addr FIRST_OF_SKYPILOT_NODE_IPS"
             )
             yield Fault("SKT007", (*task.at, "num_nodes"), what, fix, document=task.document)
+
+
+@file_rule("SKT009", Severity.WARNING)
+def local_files_of_a_managed_job(reading: Reading) -> Iterator[Fault]:
+    """Local files of a managed job go through a bucket, which some clouds do not have.
+
+    the job comes back on another machine, so SkyPilot uploads workdir and local sources to a bucket, and refuses
+    the job without a cloud that has one
+
+    A task with `job_recovery` that names a cloud without buckets is judged.
+
+    Source: docs.skypilot.co, managed jobs, intermediate storage; skypilot#788, #1225.
+
+    Bad:
+        # file skypilot.yaml
+        resources: {accelerators: H100:8, cloud: lambda, job_recovery: FAILOVER}
+        workdir: .
+        run: torchrun --nproc_per_node 8 train.py
+    Good:
+        # file skypilot.yaml
+        resources: {accelerators: H100:8, cloud: aws, job_recovery: FAILOVER}
+        workdir: .
+        run: torchrun --nproc_per_node 8 train.py
+    """
+    for task in _tasks(reading):
+        resources = task.values.get("resources")
+        resources = resources if isinstance(resources, dict) else {}
+        cloud = str(resources.get("cloud") or str(resources.get("infra", "")).partition("/")[0]).lower()
+        is_managed = bool(resources.get("job_recovery") or resources.get("spot_recovery"))
+        local = [mount.path for mount in _mounts(task) if any("://" not in source for source in mount.sources)]
+        local += ["workdir"] if isinstance(task.values.get("workdir"), str) else []
+        if is_managed and cloud in _WITHOUT_BUCKETS and local:
+            what = f"{cloud} has no buckets, and {', '.join(local[:3])} of a managed job needs one"
+            fix = "let `sky check` enable a cloud with buckets too, or mount a bucket"
+            yield Fault("SKT009", (*task.at, "resources"), what, fix, document=task.document)
 
 
 @file_rule("SKT008", Severity.ERROR)

@@ -63,10 +63,10 @@ def test_each_table_has_legal_fields_values_and_words(format: str) -> None:
     for name, ways in table["recipe"].items():
         assert ways, name
         for way in ways:
-            assert not way.keys() - {"key", "values", "words", "also", "contains", "filled", "default"}, (name, way)
+            assert not way.keys() - {"key", "values", "words", "also", "contains", "gives", "filled", "default"}, name
             assert "key" in way or "default" in way, (name, way)
             choices = choices_of(legal, name) if name in Recipe._fields else ()
-            given = [*way.get("values", {}).values(), *([way["default"]] if "default" in way else [])]
+            given = [*way.get("values", {}).values(), *(way[key] for key in ("default", "gives") if key in way)]
             assert not choices or {value for value in given if value != ""} <= set(choices), (name, way)
 
 
@@ -125,6 +125,37 @@ def test_axolotl_trains_in_the_type_of_its_computation() -> None:
     )  # fmt: skip
     assert found.keys["ctx_tokens"] == "sequence_len"
     assert found.lines[0].startswith("weights bf16, products bf16: axolotl loads weights")
+
+
+def test_axolotl_plugin_for_the_loss_is_on_once_it_is_listed() -> None:
+    plugin = "plugins:\n  - axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin\n"
+    assert recipe("axolotl", AXOLOTL + plugin).head == "cce"
+    assert recipe("axolotl", AXOLOTL + plugin + "cut_cross_entropy: false\n").head == "full"
+    assert recipe("axolotl", AXOLOTL + "plugins:\n  - axolotl.integrations.liger.LigerPlugin\n").head == "full"
+
+
+def test_products_have_the_type_of_the_weights_without_mixed_precision() -> None:
+    pure = draft("trl", TRL + "dtype: bfloat16\nbf16: false\n")
+    assert (pure.recipe.weight_dtype, pure.recipe.compute_dtype) == ("bf16", "bf16")
+    assert "mixed precision is off" in pure.because
+    assert recipe("trl", TRL + "bf16: false\n").compute_dtype == "fp32"
+
+
+def test_trl_trains_adapters_of_a_quantised_base_in_16_bits() -> None:
+    lora = TRL + "dtype: bfloat16\nuse_peft: true\n"
+    assert recipe("trl", lora).weight_dtype is None
+    assert recipe("trl", lora + "load_in_4bit: true\n").weight_dtype == "bf16"
+
+
+def test_a_script_on_the_trainer_quantises_by_its_own_words() -> None:
+    text = "model_name_or_path: m\nuse_peft_lora: true\nuse_4bit_quantization: true\nuse_nested_quant: true\n"
+    found = recipe("hf", text + "use_flash_attn: true\n")
+    assert (found.adapter, found.quantization, found.attention) == ("lora", "nf4-dq", "flash")
+
+
+def test_the_old_word_of_ms_swift_names_its_version() -> None:
+    assert recipe("ms-swift", "model_id_or_path: m\nsft_type: lora\n").version == "2024-06"
+    assert recipe("ms-swift", "model: m\ntuner_type: lora\n").version is None
 
 
 def test_axolotl_batch_size_leaves_the_gpus_out() -> None:

@@ -266,7 +266,23 @@ def judged(recipe: Recipe, card_gib: int) -> Chance:
     return judge_role(training_memory(setup_of_recipe(recipe, hardware, shape), hardware), hardware.usable_bytes)
 
 
-@pytest.mark.parametrize("program", ["hf", "trl", "axolotl", "llama-factory", "peft"])
+@pytest.mark.parametrize(
+    ("program", "ends"), [("hf", 4.0), ("peft", 4.0), ("axolotl", 2.0), ("llama-factory", 2.0), ("ms-swift", 2.0)]
+)
+def test_embedding_and_head_of_a_quantised_base_are_cast_only_where_the_program_does(program: str, ends: float) -> None:
+    found = setup_of_recipe(QLORA._replace(program=program), A100, model("meta-llama/Llama-3.1-8B"))
+    assert found.numerics.quantized_ends == ends
+
+
+def test_a_quantised_base_that_is_loaded_in_fp32_has_such_an_embedding() -> None:
+    trl = QLORA._replace(program="trl", weight_dtype="bf16")
+    shape = model("meta-llama/Llama-3.1-8B")
+    assert setup_of_recipe(trl, A100, shape).numerics.quantized_ends == 4.0
+    assert setup_of_recipe(trl._replace(base_dtype="bf16"), A100, shape).numerics.quantized_ends == 2.0
+
+
+# axolotl and LLaMA-Factory keep embedding and head in 16 bits, so their sequences may be longer than the table has.
+@pytest.mark.parametrize("program", ["hf", "trl", "peft"])
 @pytest.mark.parametrize(("card_gib", "ctx_tokens"), LONGEST_HF.items())
 def test_the_longest_context_of_a_quantised_base_is_where_it_was_measured(
     program: str, card_gib: int, ctx_tokens: int

@@ -6,7 +6,7 @@ value counts:
 - `key`: the value of that key, or of the first of several that has one
 - `values` or `words`: what the table has for that value, "" for nothing. What it does not have is not known; `*` is any
   other value. `words` names a table of words.toml, and `also` adds to it
-- `contains`: whether the list of that key has one of these texts
+- `contains`: whether the list of that key has one of these texts; with `gives`, that value if it has, else nothing
 - `filled`: this, if the key has a value that is not empty
 - `default`: what the program takes if the file has no such key; `key` is then where it would be set
 
@@ -135,7 +135,8 @@ def _translate(name: str, way: Mapping[str, Any], key: str, value: Any) -> Any:
         return way["filled"] if value and value is not True else None
     if "contains" in way:
         listed = value if isinstance(value, list) else str(value).split(",")
-        return not set(way["contains"]).isdisjoint(str(item).strip() for item in listed)
+        has_one = not set(way["contains"]).isdisjoint(str(item).strip() for item in listed)
+        return has_one if "gives" not in way else way["gives"] if has_one else None
     if words is None:
         return _typed(name, key, value)
     word = _word(value)

@@ -33,7 +33,16 @@ def _of_trainer(training: ForeignTraining, **replaced: Found) -> Changes:
     if optimizer is not None and optimizer.written:
         found["optimizer"] = optimizer
     kept = {"compute_dtype": fields["compute_dtype"], **replaced}
-    return kept | found | types_of(fields, layout.engine)
+    types = types_of(fields, layout.engine)
+    return kept | found | types | _computes_as_loaded(fields["compute_dtype"], types)
+
+
+def _computes_as_loaded(compute: Found, types: Changes) -> Changes:
+    """The type of products without mixed precision: that of the weights."""
+    weights = types.get("weight_dtype") or types["base_dtype"]
+    if compute.value != "fp32" or weights.value not in ("bf16", "fp16"):
+        return {}
+    return {"compute_dtype": compute._replace(value=weights.value, why="that of the weights: mixed precision is off")}
 
 
 def _loaded_for_computation(training: ForeignTraining, why: str) -> Found:
@@ -98,8 +107,12 @@ def _trl(training: ForeignTraining) -> Changes:
     fields: Changes = {"objective": Found(objective, "the keys of the file"), "head": _trl_head(training, objective)}
     if objective == "grpo":
         fields |= _grpo(training)
-    fields |= _quantization(training, training.value("double_quantization", False))
-    return _of_trainer(training, **fields)
+    quantized = _quantization(training, training.value("double_quantization", False))
+    found = _of_trainer(training, **fields, **quantized)
+    if quantized or training.value("quantization") == "int8":
+        why = "TRL casts the adapters of a quantised base to bf16"
+        found["weight_dtype"] = Found("bf16", "load_in_4bit", written=False, why=why)
+    return found
 
 
 def _trl_head(training: ForeignTraining, objective: str) -> Found:
@@ -148,7 +161,8 @@ def _hf(training: ForeignTraining) -> Changes:
     ctx_tokens = fields.get("ctx_tokens") or Found(Open("the script sets the length"), "max_length")
     adapter = fields["adapter"]
     adapter = adapter if adapter.written else adapter._replace(why="unless the script makes an adapter")
-    return _of_trainer(training, loads=loads, ctx_tokens=ctx_tokens, adapter=adapter)
+    quantized = _quantization(training, training.value("double_quantization", False))
+    return _of_trainer(training, loads=loads, ctx_tokens=ctx_tokens, adapter=adapter, **quantized)
 
 
 _SWIFT_BATCH = 16  # sequences of a step, if the file does not set the accumulation; swift/trainers/arguments.py:285

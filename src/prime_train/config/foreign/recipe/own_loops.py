@@ -116,6 +116,9 @@ def _torchtitan(training: ForeignTraining) -> Changes:
         found["micro_batch"] = Found(max(1, tokens.value // training.value("ctx_tokens", 1)), tokens.key)
     elif "micro_batch" not in {**fields, **found}:
         found["micro_batch"] = Found(8, "training.local_batch_size", written=False)
+    if by_function is not None:
+        why = "the functions of --config compute the loss in chunks"
+        found["head"] = Found("token-chunked", "config", written=False, why=why)
     converters = training.fields.get("converters")
     if converters is not None and "float8" in str(converters.value):
         found["compute_dtype"] = Found("float8", converters.key)
