@@ -18,8 +18,8 @@ from prime_train.rules.rule import RULES, Rule
 _SCRIPT = "config.cfg_schema machine.jax_start config.sec_secrets"
 _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 # The families with a rule that judges a file of another program; their tables have the rest.
-_FOREIGN = "config.cfg_schema config.sec_secrets foreign.jsn_files foreign.yml_files"
-_FOREIGN_CODES = ("CFG001", "JSN001", "JSN002", "SEC001", "YML001")
+_FOREIGN = "config.cfg_schema config.sec_secrets foreign.jsn_files foreign.key_names foreign.yml_files"
+_FOREIGN_CODES = ("CFG001", "JSN001", "JSN002", "KEY001", "SEC001", "YML001")
 _OF_FORMAT = {  # the family that judges only this format, and its code
     "sbatch": ("foreign.slurm_logs", "SLU004"),
     "skypilot": ("foreign.sky_tasks", "SKT"),
