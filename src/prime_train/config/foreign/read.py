@@ -193,8 +193,8 @@ def _look_closer(text: str, path: str) -> tuple[Other | None, Document | None]:
     return (kind, None) if isinstance(kind, Other) else (None, faulty)
 
 
-def refuse_command(reading: Reading, command: str) -> UserError:
-    """The error of a command that needs a run, for a file of another program."""
+def refuse_command(reading: Reading, command: str, fix: str = "") -> UserError:
+    """The error of a command that needs a run, for a file of another program. `fix`: what takes the file instead."""
     formats = recognise.formats()
     title = formats[reading.dialect].title if reading.dialect in formats else reading.dialect
     path = reading.document.path
@@ -202,5 +202,5 @@ def refuse_command(reading: Reading, command: str) -> UserError:
         what=f"it is a config of {title}, and {command} cannot use it",
         where=path,
         why="its keys do not decide which run of prime-train it would be",
-        fix=f"prime-train lint {path} judges it; describe the training in a file with [recipe] to estimate it",
+        fix=fix or f"prime-train lint {path} judges it; describe the training in a file with [recipe] to estimate it",
     )
