@@ -65,18 +65,19 @@ def is_known(text: str, path: str) -> bool:
 
 def _read_script(text: str, path: str) -> Reading | None:
     """The reading of a launch script; its first part that has a program names the format."""
-    parts = _read_parts(text, path)
+    parts = _read_parts(text, path, follows=True)
     if not parts:
         return None
     main = next((part.format for part in parts if part.start), parts[0].format)
-    reading = _reading(main, parts[0].document, parts)
+    own = next(part.document for part in parts if part.document.path == path)
+    reading = _reading(main, own, parts)
     return reading._replace(root="script")
 
 
-def _read_parts(text: str, path: str) -> tuple[ForeignPart, ...]:
+def _read_parts(text: str, path: str, *, follows: bool = False) -> tuple[ForeignPart, ...]:
     from prime_train.config.foreign.scripts import read_parts  # here, because most configs are no scripts
 
-    return read_parts(text, path)
+    return read_parts(text, path, follows=follows)
 
 
 def _read_run(task: ForeignPart) -> tuple[ForeignPart, ...]:

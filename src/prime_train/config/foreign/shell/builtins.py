@@ -9,14 +9,9 @@ from prime_train.config.foreign.shell.state import UNKNOWN_ARGUMENTS, ShellState
 from prime_train.config.foreign.shell.values import Word
 
 # Sourced files that set up an environment, and no variables of the script.
-_HARMLESS = re.compile(r"(?:.*/)?(?:activate|\.?bashrc|\.bash_profile|\.profile|conda\.sh|setvars\.sh|modules?\.sh)")
+HARMLESS = re.compile(r"(?:.*/)?(?:activate|\.?bashrc|\.bash_profile|\.profile|conda\.sh|setvars\.sh|modules?\.sh)")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _CHANGES_VALUES = frozenset("ilunt")  # flags of `declare` with which the value is not the one that is written
-
-
-def source(state: ShellState, words: Sequence[Word]) -> None:
-    if not words or _HARMLESS.fullmatch(words[0].text) is None:
-        state.forget_all()
 
 
 def forget_names(state: ShellState, words: Sequence[Word]) -> None:
@@ -57,8 +52,6 @@ def set_shell_options(state: ShellState, words: Sequence[Word]) -> None:
 
 
 EFFECTS: Mapping[str, Callable[[ShellState, Sequence[Word]], None]] = {
-    "source": source,
-    ".": source,
     "read": forget_names,
     "mapfile": forget_names,
     "readarray": forget_names,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from prime_train.config.foreign.shell.state import UNKNOWN, ShellState
+from prime_train.config.foreign.shell.trace import ScriptText
 from prime_train.config.foreign.shell.tree import (
     Arithmetic,
     Block,
@@ -16,7 +17,17 @@ from prime_train.config.foreign.shell.tree import (
     Substitution,
     WordPart,
 )
-from prime_train.config.foreign.shell.values import Piece, Pieces, Value, Word, WordArray, is_known, joined, open_piece
+from prime_train.config.foreign.shell.values import (
+    Piece,
+    Pieces,
+    Value,
+    Word,
+    WordArray,
+    elsewhere,
+    is_known,
+    joined,
+    open_piece,
+)
 
 MOST_PIECES = 2**12  # of a value; a script may double one in each line
 _MOST_CHARS = 2**16
@@ -29,16 +40,22 @@ _MOST_EXPRESSION = 300  # characters of arithmetic
 _MOST_BRACKETS = 20
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _DECIMAL = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
-_Place = Callable[[int], tuple[int, int]]
 
 
 class Expander:
-    """Expands words in a state. `place` turns an offset into (line, column); `look_into` gets blocks in `$(...)`."""
+    """Expands words of a source in a state. `look_into` gets blocks in `$(...)`.
 
-    def __init__(self, state: ShellState, place: _Place, look_into: Callable[[Block], None]) -> None:
+    In a file that the script sources, the value of a variable has the place at which it is used.
+    """
+
+    def __init__(self, state: ShellState, source: ScriptText, look_into: Callable[[Block], None]) -> None:
         self.state = state
-        self.place = place
+        self.source = source
         self._look_into = look_into
+
+    def set(self, name: str, value: Value) -> None:
+        """Sets a variable, whose value may be used in another file."""
+        self.state.set(name, elsewhere(value) if self.source.path else value)
 
     def words(self, raw: RawWord) -> list[Word]:
         """The words that a written one becomes: none, one or more."""
@@ -46,16 +63,13 @@ class Expander:
         is_list = False
         for part in raw.parts:
             if sum(map(len, fields)) > MOST_PIECES:
-                return [Word((open_piece("...", self.place(raw.offset)),), many=True)]
+                return [Word((open_piece("...", self.source.place(raw.offset)),), many=True)]
             items = self._items(part)
-            if items is None:
-                fields[-1].extend(self._pieces(part))
-                continue
-            is_list = True
-            for number, item in enumerate(items):
+            is_list = is_list or items is not None
+            for number, item in enumerate([self._pieces(part)] if items is None else items):
                 if number:
                     fields.append([])
-                fields[-1].extend(item)
+                fields[-1].extend(self._placed(item, part, raw))
         if is_list and len(fields) == 1 and not any(piece.text or piece.is_open for piece in fields[0]):
             return []  # "${NAME[@]}" of an empty array
         found = [word for field in fields for word in self._split(field)]
@@ -66,16 +80,19 @@ class Expander:
         pieces: list[Piece] = []
         for part in raw.parts:
             items = self._items(part)
-            if items is None:
-                pieces.extend(self._pieces(part))
-            else:
-                pieces.extend(joined(Word(tuple(item)) for item in items))
+            found = self._pieces(part) if items is None else joined(Word(tuple(item)) for item in items)
+            pieces.extend(self._placed(found, part, raw))
         masked = "".join(piece.text if piece.is_bare else "\0" * len(piece.text) for piece in pieces)
         if _HOME.search(masked) or sum(len(piece.text) for piece in pieces) > _MOST_CHARS or len(pieces) > MOST_PIECES:
-            return (open_piece(_written(pieces), self.place(raw.offset)),)
+            return (open_piece(_written(pieces), self.source.place(raw.offset)),)
         return tuple(piece._replace(splits=False, is_bare=False) for piece in pieces) or (
-            Piece("", *self.place(raw.offset)),
+            Piece("", *self.source.place(raw.offset)),
         )
+
+    def _placed(self, pieces: Iterable[Piece], part: WordPart, raw: RawWord) -> Iterator[Piece]:
+        is_value = bool(self.source.path) and isinstance(part, Parameter)
+        for piece in pieces:
+            yield piece.at(self.source.place(raw.offset)) if is_value or not piece.line else piece
 
     def array(self, items: Iterable[RawWord]) -> WordArray | None:
         """The words of `(...)`; None if they are given by index."""
@@ -111,7 +128,7 @@ class Expander:
         return (Word(value),) if value is not None and is_known(value) else None
 
     def _pieces(self, part: WordPart) -> Pieces:
-        place = self.place(part.offset)
+        place = self.source.place(part.offset)
         match part:
             case Literal(text, _, quoted):
                 return (Piece(text, *place, is_bare=not quoted),)
@@ -143,11 +160,11 @@ class Expander:
             case ":+" | "+" if is_sure:
                 return self._argument(part, is_default=False) if text or part.operator == "+" else ()
         is_list = part.operator in ("[@]", "[*]")
-        return (open_piece(part.written, self.place(part.offset), splits=not part.quoted or is_list),)
+        return (open_piece(part.written, self.source.place(part.offset), splits=not part.quoted or is_list),)
 
     def _stored(self, part: Parameter, value: Pieces) -> Pieces:
         """The value of a variable as the pieces of a word."""
-        nowhere = open_piece(part.written, self.place(part.offset))
+        nowhere = open_piece(part.written, self.source.place(part.offset))
         shown = (nowhere if piece.is_open and not piece.text else piece for piece in value)
         return tuple(piece._replace(splits=not part.quoted) for piece in shown)
 
@@ -157,14 +174,16 @@ class Expander:
         for number, inner in enumerate(part.argument):
             if isinstance(inner, Literal):
                 home = number == 0 and not inner.quoted and inner.text.startswith("~")
-                pieces.append(Piece(inner.text, *self.place(inner.offset), is_open=home, splits=not inner.quoted))
+                pieces.append(
+                    Piece(inner.text, *self.source.place(inner.offset), is_open=home, splits=not inner.quoted)
+                )
                 continue
             items = self._items(inner)
             pieces.extend(self._pieces(inner) if items is None else joined(Word(item) for item in items))
-        pieces = pieces or [Piece("", *self.place(part.offset), splits=not part.quoted)]
+        pieces = pieces or [Piece("", *self.source.place(part.offset), splits=not part.quoted)]
         value = tuple(piece._replace(is_default=is_default or piece.is_default) for piece in pieces)
         if "=" in part.operator and not part.name.isdigit():
-            self.state.set(part.name, tuple(piece._replace(splits=False) for piece in value))
+            self.set(part.name, tuple(piece._replace(splits=False) for piece in value))
         return value
 
     def _lookup(self, name: str) -> Value | None:

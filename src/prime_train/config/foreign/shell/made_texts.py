@@ -24,7 +24,7 @@ def text_of(pieces: Pieces) -> tuple[ScriptText, dict[str, Piece]]:
         return behind.line, behind.column
 
     opened = {f"{OPEN_NAME}{number}": piece for number, piece in enumerate(pieces) if piece.is_open}
-    return ScriptText("".join(texts), place, ()), opened
+    return ScriptText("".join(texts), place), opened
 
 
 def stripped(pieces: Pieces) -> Pieces:

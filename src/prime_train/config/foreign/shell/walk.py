@@ -14,7 +14,7 @@ from prime_train.config.foreign.shell.expand import Expander
 from prime_train.config.foreign.shell.made_texts import OPEN_NAME, append, stripped, text_of
 from prime_train.config.foreign.shell.state import UNKNOWN_ARGUMENTS, ShellState, names_set
 from prime_train.config.foreign.shell.syntax import DECLARATIONS, parse
-from prime_train.config.foreign.shell.trace import ScriptText, ShellCommand, Trace
+from prime_train.config.foreign.shell.trace import ScriptText, ShellCommand, Trace, script_text
 from prime_train.config.foreign.shell.tree import (
     Block,
     Compound,
@@ -44,17 +44,20 @@ class Walk:
     ) -> None:
         self.trace = trace
         self.state = state
-        self.source = source
         self._outer = outer
         self._calls = calls
         self._locals: list[dict[str, Value | None]] = []
-        self._expander = Expander(state, source.place, self._apart)
+        self._expander = Expander(state, source, self._apart)
+
+    @property
+    def source(self) -> ScriptText:
+        return self._expander.source
 
     def whole(self, block: Block) -> None:
-        """Follows a whole script, then the functions that nothing calls: a sourced file may call them."""
+        """Follows a whole script, then its functions that nothing calls: a sourced file may call them."""
         self.block(block)
         for name, function in list(self.state.functions.items()):
-            if function is not None and name not in self.trace.called:
+            if function is not None and not function[1].path and name not in self.trace.called:
                 self._use(ShellState())
                 self.state.lost = True
                 self.block((function[0].body,))
@@ -204,7 +207,11 @@ class Walk:
         given = {assignment.name: self._assign(assignment) for assignment in statement.assignments}
         self._use(before)
         command = ShellCommand(
-            tuple(words), self._environment(given), *self.source.place(statement.offset), outer=self._outer
+            tuple(words),
+            self._environment(given),
+            *self.source.place(statement.offset),
+            outer=self._outer,
+            path=self.source.path,
         )
         return self._run(command, statement)
 
@@ -225,6 +232,8 @@ class Walk:
             return self._call(command)
         elif name == "eval":
             return self._eval(words[1:])
+        elif name in ("source", "."):
+            self._source(words[1:])
         elif name in ("exit", "return"):
             return True
         elif name in builtins.EFFECTS:
@@ -247,9 +256,11 @@ class Walk:
             return
         if self.state.splits_as_usual:
             body = self._expander.scalar(self.source.heredocs[here.heredoc].word)
-            self.state.set(texts[-1], stripped(body))
+            self._expander.set(texts[-1], stripped(body))
 
     def _declare(self, command: ShellCommand, assignments: Sequence[VariableAssignment]) -> None:
+        if self.source.path:
+            command = command._replace(words=tuple(word.elsewhere() for word in command.words))
         flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
         is_local = bool(self._locals) and command.name not in ("export", "readonly") and "g" not in flags
         for assignment in assignments:
@@ -270,12 +281,12 @@ class Walk:
             state.forget_all()
             return False
         arguments, state.arguments, source = state.arguments, command.words[1:], self.source
-        self.source, self._expander.place = function[1], function[1].place
+        self._expander.source = function[1]
         self._calls += 1
         self._locals.append({})
         ended = self.block((function[0].body,))
         self._calls -= 1
-        self.source, self._expander.place = source, source.place
+        self._expander.source = source
         if _RETURNS.search(function[1].text, function[0].offset, function[0].end):
             ended = False
             self.state.forget(self._names_of(function))  # it may return before its end
@@ -301,7 +312,7 @@ class Walk:
             state.forget_array(name)
             return (unknown,)
         self.trace.spend(1 + len(value.words if isinstance(value, WordArray) else value))
-        state.set(name, value)
+        self._expander.set(name, value)
         return value
 
     def _quoted(self, command: ShellCommand) -> None:
@@ -327,7 +338,8 @@ class Walk:
             names = [word for word in command.words[1:] if not word.text.startswith("-")]
         elif command.name != "cat" or len(command.words) > 1:
             names = []
-        self.trace.files.update({word.text: body for word in names if word.literal})
+        if not self.source.path:
+            self.trace.files.update({word.text: body for word in names if word.literal})
         plain = [_basename(word) for word in command.words if not word.text.startswith("-")]
         if plain[-1:] == ["bash"] or plain in (["sh"], ["sbatch"]):
             self._script(body.pieces, command)
@@ -349,6 +361,29 @@ class Walk:
             self.state.forget_all()
         return ended
 
+    def _source(self, words: Sequence[Word]) -> None:
+        """Follows a file that is sourced, if it can be read; else any variable may be set."""
+        if words and builtins.HARMLESS.fullmatch(words[0].text) is not None:
+            return
+        found = None
+        if words and self._calls < _MOST_CALLS:
+            found = self.trace.load(words[0], self.source.path, self.trace.commands)
+        if found is None or found[0] in self.trace.sourcing:
+            self.state.forget_all()
+            return
+        path, text = found
+        self.trace.sourcing.add(path)
+        arguments = self.state.arguments
+        self.trace.spend(len(text) // 64)
+        if len(words) > 1:
+            self.state.arguments = tuple(word.elsewhere() for word in words[1:])
+        self._inside(script_text(text, path), self.state, self._outer)
+        self.trace.sourcing.discard(path)
+        if _RETURNS.search(text):
+            self.state.forget(names_set(text))  # it may return before its end
+        if len(words) > 1:
+            self.state.arguments = arguments
+
     def _text(self, pieces: Pieces, state: ShellState, outer: tuple[Word, ...]) -> bool:
         """Follows a text that is made at run time. Its open pieces stay open."""
         if self._calls >= _MOST_CALLS or not pieces:
@@ -357,8 +392,12 @@ class Walk:
         script, opened = text_of(pieces)
         self.trace.spend(len(script.text) // 64)
         state.values.update((name, (piece,)) for name, piece in opened.items())
-        tree = parse(script.text)
-        walk = Walk(self.trace, state, script._replace(heredocs=tree.heredocs), outer, self._calls + 1)
+        return self._inside(script._replace(path=self.source.path), state, outer)
+
+    def _inside(self, source: ScriptText, state: ShellState, outer: tuple[Word, ...]) -> bool:
+        """Follows another text in a state; returns whether the shell ends in it."""
+        tree = parse(source.text)
+        walk = Walk(self.trace, state, source._replace(heredocs=tree.heredocs), outer, self._calls + 1)
         ended = walk.block(tree.block)
         if state is self.state:
             self._use(walk.state)
