@@ -20,8 +20,8 @@ _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 # The families with a rule that judges a file of another program; their tables have the rest.
 _FOREIGN = "config.cfg_schema config.sec_secrets foreign.jsn_files foreign.key_names foreign.yml_files"
 _FOREIGN_CODES = ("CFG001", "JSN001", "JSN002", "KEY001", "SEC001", "YML001")
-_OF_FORMAT = {  # the family that judges only this format, and its code
-    "sbatch": ("foreign.slurm_logs", "SLU004"),
+_OF_FORMAT = {  # the family that judges only this format, and its codes
+    "sbatch": ("foreign.slurm_jobs", "SLU004", "SLU015"),
     "skypilot": ("foreign.sky_tasks", "SKT"),
     "vllm-serve": ("foreign.shared_gpus", "VLS008"),
 }
@@ -68,8 +68,8 @@ def load_for_foreign(formats: frozenset[str]) -> list[Rule]:
     from prime_train.rules.foreign.doomed import load_tables
 
     own = [_OF_FORMAT[name] for name in formats if name in _OF_FORMAT]
-    _load([*_FOREIGN.split(), *(family for family, _ in own)])
-    judging, codes = load_tables(formats), (*_FOREIGN_CODES, *(code for _, code in own))
+    _load([*_FOREIGN.split(), *(family for family, *_ in own)])
+    judging, codes = load_tables(formats), (*_FOREIGN_CODES, *(code for _, *codes in own for code in codes))
     return [rule for rule in RULES.values() if rule.code in judging or rule.code.startswith(codes)]
 
 

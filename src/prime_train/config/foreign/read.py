@@ -155,14 +155,14 @@ def is_like_toml(text: str) -> bool:
 def refuse(text: str, path: str) -> UserError:
     """The error for a text that no format fits."""
     programs = ", ".join(kind.title for kind in recognise.formats().values())
-    where, what = path, "it is of no format that is known here"
+    where, what, why = path, "it is of no format that is known here", _KNOWN.format(programs=programs)
     fix = "name the config of the training; a training of another program can be described in a file with [recipe]"
     if not text.strip():
         what = "it is empty"
     elif len(text) > MOST_BYTES:
         what = f"it has {len(text)} characters, and a config has fewer than {MOST_BYTES}"
     elif _is_script(text, path):
-        what = f"it is a {_kind_of(path)}, and starts no training that is known here"
+        what, why = f"no training command that is known here is in the {_kind_of(path)}", _known_commands()
     else:
         kind, faulty = _look_closer(text, path)
         if kind is not None:
@@ -173,7 +173,15 @@ def refuse(text: str, path: str) -> UserError:
         elif faulty is not None and faulty.fault is not None:
             what = f"it is of no format that is known here, and cannot be read as YAML or JSON: {faulty.fault.what}"
             where = f"{path}:{faulty.fault.span.line}"
-    return UserError(what, where, _KNOWN.format(programs=programs), fix)
+    return UserError(what, where, why, fix)
+
+
+def _known_commands() -> str:
+    from prime_train.registry.launchers import launchers, training_programs
+
+    launched = ", ".join(" ".join(launcher.commands[0]) for launcher in launchers() if launcher.kind)
+    programs = ", ".join(dict.fromkeys(program.format for program in training_programs()))
+    return f"lint judges jobs of Slurm, and scripts that start {launched}, or a program of {programs}"
 
 
 def _kind_of(path: str) -> str:
