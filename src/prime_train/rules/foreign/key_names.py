@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prime_train.config.foreign.document import YamlPlaces
 from prime_train.config.foreign.values import ForeignPart
+from prime_train.config.foreign.yaml_places import YamlPlaces
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Severity
 from prime_train.registry.foreign import named_keys

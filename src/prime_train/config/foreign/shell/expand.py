@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from prime_train.config.foreign.shell.arithmetic import compute, names_changed
 from prime_train.config.foreign.shell.state import UNKNOWN, ShellState
 from prime_train.config.foreign.shell.trace import ScriptText
 from prime_train.config.foreign.shell.tree import (
@@ -31,15 +31,8 @@ from prime_train.config.foreign.shell.values import (
 
 MOST_PIECES = 2**12  # of a value; a script may double one in each line
 _MOST_CHARS = 2**16
-_MOST_INTEGER = 2**62  # bash counts in 64 bits and wraps around
 _BLANK_OR_NOT = re.compile(r"[ \t\n]+|[^ \t\n]+")
 _HOME = re.compile(r"(?:^|[=:])~")
-_TERM = re.compile(r"\s+|(?:0|[1-9]\d{0,17})(?![\w.#])|\$?([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)\}|[-+*/%()]", re.ASCII)
-_CHANGES = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
-_MOST_EXPRESSION = 300  # characters of arithmetic
-_MOST_BRACKETS = 20
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_DECIMAL = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
 
 
 class Expander:
@@ -196,26 +189,15 @@ class Expander:
 
         Forgets the variables that the expression changes.
         """
-        if _CHANGES.search(expression):
-            self.state.forget(_NAME.findall(expression))
-            return None
-        if len(expression) > _MOST_EXPRESSION or expression.count("(") > _MOST_BRACKETS:
-            return None
-        terms, at, is_default = [], 0, False
-        while at < len(expression):
-            found = _TERM.match(expression, at)
-            if found is None:
-                return None
-            at, text, name = found.end(), found.group(), found.group(1) or found.group(2)
-            if name:
-                value = self.state.get(name)
-                word = None if value is None or isinstance(value, WordArray) else Word(value)
-                if word is None or word.literal is None or _DECIMAL.fullmatch(word.literal) is None:
-                    return None
-                text, is_default = word.literal, is_default or word.is_default
-            terms.append(text)
-        number = _evaluate("".join(terms).strip())
-        return None if number is None else (number, is_default)
+        changed = names_changed(expression)
+        self.state.forget(changed)
+        return None if changed else compute(expression, self._number)
+
+    def _number(self, name: str) -> tuple[str, bool] | None:
+        """(text, whether it is a default) of a variable; None if it is not known."""
+        value = self.state.get(name)
+        word = None if value is None or isinstance(value, WordArray) else Word(value)
+        return None if word is None or word.literal is None else (word.literal, word.is_default)
 
     def _split(self, pieces: list[Piece]) -> list[Word]:
         """Parts the pieces at the blanks of those that split."""
@@ -310,33 +292,3 @@ def _argument(arguments: tuple[Word, ...] | None, number: int) -> Pieces | None:
 def _can_be_set(name: str) -> bool:
     """Whether it is a variable or an argument, and not one of `$?`, `$$`, `$0`."""
     return name[:1].isalpha() or name[:1] == "_" or (name.isdigit() and name != "0")
-
-
-def _evaluate(expression: str) -> int | None:
-    try:
-        tree = ast.parse(expression, mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return _number(tree.body)
-
-
-def _number(node: ast.expr) -> int | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if not isinstance(node, ast.BinOp):
-        return None
-    left, right = _number(node.left), _number(node.right)
-    if left is None or right is None:
-        return None
-    match node.op:
-        case ast.Add():
-            result = left + right
-        case ast.Sub():
-            result = left - right
-        case ast.Mult():
-            result = left * right
-        case ast.Div() | ast.Mod() if left >= 0 and right > 0:  # bash rounds towards zero, Python down
-            result = left // right if isinstance(node.op, ast.Div) else left % right
-        case _:
-            return None
-    return result if abs(result) < _MOST_INTEGER else None

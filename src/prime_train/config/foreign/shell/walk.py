@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from prime_train.config.foreign.shell import builtins
 from prime_train.config.foreign.shell.expand import Expander
 from prime_train.config.foreign.shell.made_texts import OPEN_NAME, append, stripped, text_of
+from prime_train.config.foreign.shell.simple_commands import DECLARATIONS
 from prime_train.config.foreign.shell.state import UNKNOWN_ARGUMENTS, ShellState, names_set
-from prime_train.config.foreign.shell.syntax import DECLARATIONS, parse
+from prime_train.config.foreign.shell.syntax import parse
 from prime_train.config.foreign.shell.trace import ScriptText, ShellCommand, Trace, script_text
 from prime_train.config.foreign.shell.tree import (
     Block,
