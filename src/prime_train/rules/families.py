@@ -22,7 +22,7 @@ _FOREIGN = "config.cfg_schema config.sec_secrets foreign.jsn_files foreign.key_n
 _FOREIGN_CODES = ("CFG001", "JSN001", "JSN002", "KEY001", "SEC001", "YML001")
 _OF_FORMAT = {  # the family that judges only this format, and its codes
     "sbatch": ("foreign.slurm_jobs", "SLU004", "SLU015"),
-    "skypilot": ("foreign.sky_tasks", "SKT"),
+    "skypilot": ("foreign.sky_mounts", "SKT"),  # which imports foreign.sky_tasks
     "vllm-serve": ("foreign.shared_gpus", "VLS008"),
 }
 # Those that judge a config, without facts. The fields of the first are those that a prime-rl file has, too.

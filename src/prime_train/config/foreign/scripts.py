@@ -68,11 +68,9 @@ class _Target(NamedTuple):
 
     @property
     def state(self) -> ShellState:
-        state = ShellState()
+        passed = {} if self.command is None else self.command.environment
+        state = ShellState.with_environment({name: word.elsewhere().pieces for name, word in passed.items()})
         state.arguments = self.arguments
-        if self.command is not None:
-            state.values = {name: word.elsewhere().pieces for name, word in self.command.environment.items()}
-            state.exported = set(state.values)
         return state
 
     @property

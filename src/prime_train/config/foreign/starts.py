@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from prime_train.config.foreign.arguments import Arguments, read_arguments, read_launcher_flags
+from prime_train.config.foreign.shell.made_texts import SHELLS
 from prime_train.config.foreign.shell.trace import ShellCommand
 from prime_train.config.foreign.shell.values import Word
 from prime_train.config.foreign.values import SHELL_SUFFIXES
@@ -17,7 +18,6 @@ _MOST_LAYERS = 12  # launchers inside each other
 _PYTHON = re.compile(r"python(?:\d(?:\.\d+)?)?|torchrun_python|pypy3?")
 _ENVIRONMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 _PYTHON_TAKES = frozenset({"-X", "-W", "-Q"})
-_SHELLS = ("bash", "sh", "zsh", "dash")
 _MODULE, _SCRIPT, _COMMAND = "module", "script", "command"
 
 
@@ -64,10 +64,10 @@ def read_script_start(command: ShellCommand) -> Sequence[Word]:
     Empty for a command that starts none, or whose words may hide flags.
     """
     _, words = _read_layers(command)
-    name = words[0].text.rpartition("/")[2] if words else ""
+    name = words[0].base if words else ""
     if name == "sbatch":
         return _behind_flags(words[1:], r"(?!)", lambda word: word.text.endswith(SHELL_SUFFIXES))
-    if name in _SHELLS:
+    if name in SHELLS:
         return _behind_flags(words[1:], r"-\w*c", lambda word: not word.text.startswith(("-", "+")))
     is_path = bool(words) and "/" in words[0].text  # a name alone is searched in PATH
     return words if is_path and words[0].text.endswith(SHELL_SUFFIXES) else ()

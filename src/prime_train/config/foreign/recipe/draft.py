@@ -11,14 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prime_train.config.foreign.recipe import on_accelerate, own_loops
-from prime_train.config.foreign.recipe.fields import (
-    Fields,
-    Found,
-    formats,
-    mapping_of,
-    read_fields,
-    write_field,
-)
+from prime_train.config.foreign.recipe.fields import Fields, Found, formats, mapping_of, read_fields, write_field
 from prime_train.config.foreign.recipe.layout import beside_of, gpus_of
 from prime_train.config.foreign.recipe.sizes import sizes_of
 from prime_train.config.foreign.recipe.training import ForeignTraining

@@ -8,15 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prime_train.config.foreign.shell.arithmetic import compute, names_changed
 from prime_train.config.foreign.shell.state import UNKNOWN, ShellState
 from prime_train.config.foreign.shell.trace import ScriptText
-from prime_train.config.foreign.shell.tree import (
-    Arithmetic,
-    Block,
-    Literal,
-    Parameter,
-    RawWord,
-    Substitution,
-    WordPart,
-)
+from prime_train.config.foreign.shell.tree import Arithmetic, Block, Literal, Parameter, RawWord, Substitution, WordPart
 from prime_train.config.foreign.shell.values import (
     Piece,
     Pieces,
@@ -36,18 +28,22 @@ _HOME = re.compile(r"(?:^|[=:])~")
 
 
 class Expander:
-    """Expands words of a source in a state. `look_into` gets blocks in `$(...)`.
+    """Expands words of a source in a state. `look_into` gets blocks in `$(...)`, `spend` what a value costs.
 
     In a file that the script sources, the value of a variable has the place at which it is used.
     """
 
-    def __init__(self, state: ShellState, source: ScriptText, look_into: Callable[[Block], None]) -> None:
+    def __init__(
+        self, state: ShellState, source: ScriptText, look_into: Callable[[Block], None], spend: Callable[[int], None]
+    ) -> None:
         self.state = state
         self.source = source
         self._look_into = look_into
+        self._spend = spend
 
     def set(self, name: str, value: Value) -> None:
         """Sets a variable, whose value may be used in another file."""
+        self._spend(1 + len(value.words if isinstance(value, WordArray) else value))
         self.state.set(name, elsewhere(value) if self.source.path else value)
 
     def words(self, raw: RawWord) -> list[Word]:

@@ -12,12 +12,14 @@ from prime_train.config.foreign.shell.tree import (
     Simple,
     Unreadable,
     VariableAssignment,
+    WordPart,
 )
 from prime_train.config.foreign.shell.word_reader import WordReader
 
 DECLARATIONS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]\n]{0,200}\])?(\+?)=", re.ASCII)
 _REDIRECT = re.compile(r"(?:\d{1,9}|\{[A-Za-z_]\w*\})?(<<<|<<-|<<|<>|<&|<(?!\()|>>|>\||>&|>(?!\())|(&>>|&>)", re.ASCII)
+_IN_HEREDOC = "$`\\"  # what a backslash takes the meaning from
 
 
 class CommandReader:
@@ -36,8 +38,30 @@ class CommandReader:
             read.at += 1
             pending, self.pending = self.pending, []
             for number, delimiter, quoted, strips_tabs in pending:
-                self.heredocs[number] = read.heredoc(delimiter, quoted=quoted, strips_tabs=strips_tabs)
+                self.heredocs[number] = self._heredoc(delimiter, quoted=quoted, strips_tabs=strips_tabs)
             read.skip_blanks()
+
+    def _heredoc(self, delimiter: str, *, quoted: bool, strips_tabs: bool) -> Heredoc:
+        """The lines from here to the delimiter; without one, the rest of the text, as bash does."""
+        read = self._read
+        start = end = read.at
+        while True:
+            line_end = read.line_end(end)
+            line = read.text[end:line_end]
+            is_delimiter = (line.lstrip("\t") if strips_tabs else line) == delimiter
+            if is_delimiter or line_end >= read.end:
+                break
+            end = line_end + 1
+        end = end if is_delimiter else read.end
+        parts: tuple[WordPart, ...] = (Literal(read.text[start:end], start, True),)
+        if not quoted:
+            outer, read.end = read.end, end
+            parts = read.quoted_parts("", _IN_HEREDOC)
+            read.end = outer
+        read.at = min(line_end + 1, read.end)
+        if strips_tabs:
+            parts = tuple(_without_tabs(part, is_first=part is parts[0]) for part in parts)
+        return Heredoc(RawWord(parts, start, end), start)
 
     def simple(self) -> Simple:
         read, start = self._read, self._read.at
@@ -63,6 +87,34 @@ class CommandReader:
         if not (assignments or words or redirects):
             raise Unreadable(f"{read.peek() or 'the end'} is not expected here", read.at)
         return Simple(tuple(assignments), tuple(words), tuple(redirects), start, read.at)
+
+    def test_words(self) -> tuple[RawWord, ...]:
+        """The words up to `]]`, which is stepped over."""
+        read, words = self._read, list[RawWord]()
+        while True:
+            self.skip_lines()
+            if read.peek(2) == "]]":
+                read.at += 2
+                return tuple(words)
+            if read.at < read.end and read.peek() in "()<>|&;":
+                read.at += 1
+            else:
+                words.append(read.word())
+
+    def skip_patterns(self) -> None:
+        """Steps over the patterns of a branch of `case`."""
+        read = self._read
+        if read.peek() == "(":
+            read.at += 1
+        while True:
+            read.skip_blanks()
+            if read.peek() == ")":
+                read.at += 1
+                return
+            if read.peek() == "|":
+                read.at += 1
+            else:
+                read.word()
 
     def _assignment(self) -> VariableAssignment | None:
         read, start = self._read, self._read.at
@@ -100,3 +152,11 @@ class CommandReader:
         self.pending.append((len(self.heredocs), "".join(texts), quoted, operator == "<<-"))
         self.heredocs.append(Heredoc(RawWord((), read.at, read.at), read.at))  # read at the end of the line
         return Redirect(operator, target, len(self.heredocs) - 1)
+
+
+def _without_tabs(part: WordPart, *, is_first: bool) -> WordPart:
+    """A part of a `<<-` heredoc without the tabs at the beginning of its lines."""
+    if not isinstance(part, Literal):
+        return part
+    text = part.text.lstrip("\t") if is_first else part.text
+    return part._replace(text=re.sub(r"\n\t+", "\n", text))

@@ -12,15 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from prime_train.config.foreign.shell.simple_commands import CommandReader
-from prime_train.config.foreign.shell.tree import (
-    Block,
-    Compound,
-    Function,
-    Heredoc,
-    RawWord,
-    Statement,
-    Unreadable,
-)
+from prime_train.config.foreign.shell.tree import Block, Compound, Function, Heredoc, RawWord, Statement, Unreadable
 from prime_train.config.foreign.shell.word_reader import WordReader
 
 SCRIPT_CHARS = 1_000_000  # a launch script has kilobytes
@@ -206,17 +198,10 @@ class _Parser:
         return _compound("arithmetic", [], start, read.at, name=read.text[start + 2 : close])
 
     def _test(self) -> Compound:
-        read, start, words = self._read, self._read.at, list[RawWord]()
-        read.step_over("[[")
-        while True:
-            self._commands.skip_lines()
-            if read.peek(2) == "]]":
-                read.at += 2
-                return _compound("test", [], start, read.at, tuple(words))
-            if read.at < read.end and read.peek() in "()<>|&;":
-                read.at += 1
-            else:
-                words.append(read.word())
+        start = self._read.at
+        self._read.step_over("[[")
+        words = self._commands.test_words()
+        return _compound("test", [], start, self._read.at, words)
 
     def _if(self) -> Compound:
         read, start, blocks = self._read, self._read.at, list[Block]()
@@ -279,24 +264,10 @@ class _Parser:
             if self._reserved() == "esac":
                 read.at += len("esac")
                 return _compound("case", blocks, start, read.at, words)
-            self._patterns()
+            self._commands.skip_patterns()
             blocks.append(self._block(frozenset({";;", "esac"})))
             while read.peek() in (";", "&") and read.peek():
                 read.at += 1
-
-    def _patterns(self) -> None:
-        read = self._read
-        if read.peek() == "(":
-            read.at += 1
-        while True:
-            read.skip_blanks()
-            if read.peek() == ")":
-                read.at += 1
-                return
-            if read.peek() == "|":
-                read.at += 1
-            else:
-                read.word()
 
     def _function(self) -> Function | None:
         read, start = self._read, self._read.at

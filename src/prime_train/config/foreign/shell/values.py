@@ -51,6 +51,11 @@ class Word(NamedTuple):
         return None if self.is_open else self.text
 
     @property
+    def base(self) -> str:
+        """The name of the file that the word names, "" if it is not known."""
+        return (self.literal or "").rpartition("/")[2]
+
+    @property
     def is_open(self) -> bool:
         return self.many or any(piece.is_open for piece in self.pieces)
 
