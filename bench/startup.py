@@ -1,4 +1,4 @@
-"""Measures how long the command line takes to start, compared with check-jsonschema on one TOML file.
+"""Measures how long the command line takes to start, compared with check-jsonschema on one TOML or YAML file.
 
 The start is that of a user: one process per sample, files in the page cache, bytecode compiled for all programs (in a
 folder of the benchmark, because some machines forbid Python to write bytecode). The commands take turns, so a slow
@@ -19,6 +19,7 @@ import record
 PRESETS = record.HERE.parent / "presets"
 PRESET = PRESETS / "quickstart.toml"
 LIMITS = {"prime-train --help": record.HELP_RATIO, "prime-train lint, one YAML file": record.YAML_RATIO}
+PEERS = {"prime-train lint, one YAML file": "check-jsonschema, one YAML file"}  # else the first command
 YAML = """\
 base_model: NousResearch/Llama-3.2-1B
 load_in_4bit: true
@@ -54,6 +55,7 @@ def main() -> None:
         yaml.write_text(YAML, encoding="utf-8")
         commands = {
             "check-jsonschema, one TOML file": [programs / "check-jsonschema", "--schemafile", schema, PRESET],
+            "check-jsonschema, one YAML file": [programs / "check-jsonschema", "--schemafile", schema, yaml],
             "prime-train --help": [programs / "prime-train", "--help"],
             "prime-train lint quickstart": [programs / "prime-train", "lint", PRESET],
             "prime-train lint, one YAML file": [programs / "prime-train", "lint", yaml],
@@ -61,12 +63,15 @@ def main() -> None:
         }
         written = {what: [str(word) for word in command] for what, command in commands.items()}
         samples = measure(written, count, record.with_bytecode(Path(directory)))
-    beside = next(iter(commands))
+    first = next(iter(commands))
     version = _version(programs / "check-jsonschema")
-    reference = record.emit(beside, samples[beside], version=version)
-    rows = [reference]
-    for what in list(commands)[1:]:
-        ratio = record.percentile(samples[what], 0.5) / reference["median"]
+    rows = []
+    for what in commands:
+        if what.startswith("check-jsonschema"):
+            rows.append(record.emit(what, samples[what], version=version))
+            continue
+        beside = PEERS.get(what, first)
+        ratio = record.percentile(samples[what], 0.5) / record.percentile(samples[beside], 0.5)
         limit = LIMITS.get(what)
         most = {} if limit is None else {"most": limit}
         rows.append(record.emit(what, samples[what], ratio=round(ratio, 3), **most, beside=beside))

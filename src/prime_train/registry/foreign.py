@@ -100,6 +100,13 @@ def defaults_of(format_: str) -> Mapping[str, Any]:
 
 
 @cache
+def named_keys(format_: str) -> frozenset[str]:
+    """The keys at the top of a file that some entry on the format names, also one that a version no longer has."""
+    dooms = (doom for table in tables_for(frozenset({format_})) for doom in table.doomed if format_ in doom.judges)
+    return frozenset(key.split(".")[0] for doom in dooms for key in doom.at)
+
+
+@cache
 def _texts() -> Mapping[str, str]:
     """Name -> the text of its table."""
     paths = sorted(Path(shipped("foreign")).glob("*.toml"))

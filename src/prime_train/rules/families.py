@@ -18,15 +18,16 @@ from prime_train.rules.rule import RULES, Rule
 _SCRIPT = "config.cfg_schema machine.jax_start config.sec_secrets"
 _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 # The families with a rule that judges a file of another program; their tables have the rest.
-_FOREIGN = "config.cfg_schema config.sec_secrets foreign.jsn_files foreign.yml_files"
-_FOREIGN_CODES = ("CFG001", "JSN001", "JSN002", "SEC001", "YML001")
+_FOREIGN = "config.cfg_schema config.sec_secrets foreign.jsn_files foreign.key_names foreign.yml_files"
+_FOREIGN_CODES = ("CFG001", "JSN001", "JSN002", "KEY001", "SEC001", "YML001")
 _OF_FORMAT = {  # the families that judge only this format, and their codes
     "sbatch": (
-        ("foreign.slurm_logs", "SLU004"),
+        ("foreign.slurm_jobs", "SLU004"),
+        ("foreign.slurm_jobs", "SLU015"),
         ("foreign.slurm_lightning", "SLU008"),
         ("foreign.named_gpus", "FIT"),
     ),
-    "skypilot": (("foreign.sky_tasks", "SKT"), ("foreign.named_gpus", "FIT")),
+    "skypilot": (("foreign.sky_mounts", "SKT"), ("foreign.named_gpus", "FIT")),  # which imports foreign.sky_tasks
     "vllm-serve": (("foreign.shared_gpus", "VLS008"), ("foreign.served_adapters", "VLS003")),
     "deepspeed": (("foreign.resumed_shards", "DSP014"),),
     "torchtune": (("foreign.data_rows", "TTU013"),),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prime_train.config import detect as dialect
 from prime_train.config import run_toml
 from prime_train.config.parsed_config import REFUSED, Reading
-from prime_train.core.findings import Finding, Severity, Skipped
+from prime_train.core.findings import Finding, Severity, Skipped, TextSpan
 from prime_train.rules.findings import place_problems
 from prime_train.rules.ignores import silence
 from prime_train.rules.rule import RULES, Rule
@@ -122,7 +122,7 @@ def compare(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """The verdicts on files that are judged together, without the findings that another of the files disproves.
 
     JAX004 assumes that every host runs one script. Scripts of one group of processes that have numbers of their own
-    are run by a process each.
+    are run by a process each. What is found in a file is reported once, even if other files point to it.
     """
     found = list(verdicts)
     numbers: dict[tuple[str | None, int | None], set[int]] = {}
@@ -130,7 +130,15 @@ def compare(verdicts: Iterable[Verdict]) -> list[Verdict]:
         for group, number in _literal_numbers(verdict):
             numbers.setdefault(group, set()).add(number)
 
+    own = {_identity(each) for verdict in found for each in verdict.findings if each.path == verdict.path}
+    seen: set[tuple[str, TextSpan, str, str]] = set()
+
     def compared(verdict: Verdict) -> Verdict:
+        once = tuple(
+            each for each in verdict.findings if each.path == verdict.path or _identity(each) not in own | seen
+        )
+        seen.update(map(_identity, once))
+        verdict = verdict._replace(findings=once)
         several = any(len(numbers[group]) > 1 for group, _ in _literal_numbers(verdict))
         kept = tuple(finding for finding in verdict.findings if finding.code != _ONE_NUMBER or not several)
         if len(kept) == len(verdict.findings):
@@ -138,6 +146,10 @@ def compare(verdicts: Iterable[Verdict]) -> list[Verdict]:
         return verdict._replace(findings=kept, passed=(*verdict.passed, _ONE_NUMBER))
 
     return [compared(verdict) for verdict in found]
+
+
+def _identity(finding: Finding) -> tuple[str, TextSpan, str, str]:
+    return finding.path, finding.span, finding.code, finding.what
 
 
 def _literal_numbers(verdict: Verdict) -> Iterator[tuple[tuple[str | None, int | None], int]]:

@@ -40,12 +40,8 @@ H100 = "8xh100-80gb"
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PRIME_TRAIN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    Path("rl.toml").write_text(RL)
+def _with_a_config(offline_folder: Path) -> None:
+    (offline_folder / "rl.toml").write_text(RL)
 
 
 def outcome(config: str, capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, str]:

@@ -77,7 +77,7 @@ def test_a_hook_leaves_files_of_other_kinds_alone() -> None:
     [
         ("compose.yaml", "it is a compose file of Docker, and no format that is known here"),
         ("package.json", "it is the package file of a JavaScript project, and no format that is known here"),
-        ("plain.sh", "it is a shell script, and starts no training that is known here"),
+        ("plain.sh", "no training command that is known here is in the shell script"),
         ("data.json", "it has 1129700 characters, and a config has fewer than 1000000"),
         ("broken.yaml", "it is of no format that is known here, and cannot be read as YAML or JSON: a second colon"),
         ("template.yaml", "it is a template, and no format that is known here"),

@@ -83,3 +83,38 @@ def test_four_part_messages(
     assert raised.value.what.startswith(what)
     assert raised.value.exit_code == code
     assert all((raised.value.where, raised.value.why, raised.value.fix))
+
+
+AXOLOTL = """base_model: Qwen/Qwen3-8B
+datasets: [{path: tatsu-lab/alpaca, type: alpaca}]
+adapter: lora
+lora_r: 16
+lora_target_linear: true
+sequence_len: 2048
+micro_batch_size: 1
+gradient_accumulation_steps: 4
+bf16: true
+optimizer: adamw_torch
+"""
+
+
+def test_a_measurement_beside_the_estimate_for_another_trainer(tmp_path: Path) -> None:
+    file, config = tmp_path / "spans.jsonl", tmp_path / "axolotl.yaml"
+    config.write_text(AXOLOTL, encoding="utf-8")
+    spans = Spans("x", str(file))
+    for one in trainer_steps([("forward", 1.0), ("backward", 2.0)], steps=5):
+        spans.add(one)
+    spans.flush()
+    found = json.loads(run(str(file), "--compare", str(config), "--gpus", "1xh100-80gb", "--json"))
+    (step,) = [row for row in found["measured_over_estimated"] if row["name"] == "step"]
+    assert step["measured"] == pytest.approx(3.0)
+    assert 0.1 < step["estimated"] < 60
+    with pytest.raises(UserError, match="--compare") as error:
+        run(str(config))
+    assert error.value.exit_code is ExitCode.USAGE
+
+
+def test_a_config_to_compare_with_needs_a_training(tmp_path: Path) -> None:
+    (tmp_path / "ds.yaml").write_text("distributed_type: NO\nmixed_precision: bf16\n", encoding="utf-8")
+    with pytest.raises(UserError):
+        run("absent.jsonl", "--compare", str(tmp_path / "ds.yaml"), "--gpus", "1xh100-80gb")

@@ -8,7 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from prime_train.cli.profile.sources import Collected, ProfileOptions, read_file, read_prime_rl, run_script
+from prime_train.cli.profile.sources import (
+    Collected,
+    ProfileOptions,
+    compare_with_config,
+    read_file,
+    read_prime_rl,
+    run_script,
+)
 from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter, table, terminal_columns
 from prime_train.config import detect
@@ -61,6 +68,16 @@ def profile(
             "--gpus", metavar="8xh100-80gb", help="Compare with the estimate for these GPUs.", show_default=False
         ),
     ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare",
+            metavar="CONFIG",
+            help="Compare a script, or a file of spans or metrics, with the estimate for this config, also one of "
+            "another trainer.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
@@ -77,9 +94,14 @@ def profile(
       prime-train profile rl.toml --json > profile.json
 
       prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate profile.json
+
+      prime-train profile spans.jsonl --compare axolotl.yaml --gpus 8xh100-80gb
     """
     options = ProfileOptions(config, steps, warm_up, tuple(overrides or ()), output, trace, gpus)
+    comparison = None if compare is None else compare_with_config(compare, gpus)  # before the steps are trained
     collected = _collect(options)
+    if comparison is not None:
+        collected = collected._replace(compare=comparison)
     report = report_of(collected.title, collected.spans, collected.imitation_steps + warm_up, collected.setup, steps)
     if report is None:
         raise UserError(
@@ -108,7 +130,8 @@ def _collect(options: ProfileOptions) -> Collected:
     if reading.foreign is not None and reading.run is None:
         from prime_train.config.foreign.read import refuse_command  # here, because most configs are TOML
 
-        raise refuse_command(reading, "profile")
+        fix = f"write spans in its script (docs/profile.md), then: prime-train profile spans.jsonl --compare {shown}"
+        raise refuse_command(reading, "profile", fix)
     if reading.run is not None and program_name(reading.run) != "bundled":
         return read_prime_rl(reading.run, options)
     from prime_train.cli.profile.short_run import run_steps  # imports the supervisor

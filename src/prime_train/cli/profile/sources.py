@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prime_train.core import outside
 from prime_train.core import spans as span_files
@@ -26,6 +26,11 @@ from prime_train.profile.report import Comparison
 from prime_train.profile_script import STEPS_ENV
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import program_name, write_folder, write_root
+
+if TYPE_CHECKING:
+    from prime_train.cli.estimate.inputs import EstimateOptions
+    from prime_train.config.parsed_config import Reading
+    from prime_train.estimate.estimate import Estimate
 
 SPANS = "spans.jsonl"
 _MOST_SPANS = 2_000_000
@@ -105,7 +110,7 @@ def read_prime_rl(run: RunSpec, options: ProfileOptions) -> Collected:
     found = _from_metrics(metrics, options.config)
     if options.gpus is None:
         return found
-    return found._replace(compare=lambda measured: _compare(run, options, measured))
+    return found._replace(compare=lambda measured: _compare_run(run, options, measured))
 
 
 def _from_metrics(path: Path, title: str) -> Collected:
@@ -175,7 +180,17 @@ def compare_with_estimate(run: RunSpec, options: ProfileOptions) -> Compare:
     """Compares with the estimate for --gpus, else for the GPUs of this machine. Without a GPU there is none."""
     if options.gpus is None and not count_gpus():
         return lambda _: ()
-    return lambda measured: _compare(run, options, measured)
+    return lambda measured: _compare_run(run, options, measured)
+
+
+def compare_with_config(config: str, gpus: str | None) -> Compare:
+    """Compares with the estimate for a config, also one of another trainer. Raises UserError if there is none."""
+    from prime_train.cli.estimate import inputs
+
+    given = inputs.EstimateOptions(config, gpus, offline=True)
+    reading = inputs.parse_config(given)
+    found = _estimate(inputs.check_run(reading), reading, given)
+    return lambda measured: _compare(found, measured)
 
 
 def _this_machine() -> Setup:
@@ -191,14 +206,23 @@ def count_gpus() -> int:
     return 0 if isinstance(found, NotKnown) else len(found.devices)
 
 
-def _compare(run: RunSpec, options: ProfileOptions, measured: Measurement) -> tuple[Comparison, ...]:
-    """Step time and the trainer's memory, measured and estimated. Raises UserError if the GPUs are unknown."""
+def _compare_run(run: RunSpec, options: ProfileOptions, measured: Measurement) -> tuple[Comparison, ...]:
+    """Compares with the estimate for the run itself. Raises UserError if the GPUs are unknown."""
+    from prime_train.cli.estimate import inputs
+
+    given = inputs.EstimateOptions(options.config, options.gpus, offline=True)
+    return _compare(_estimate(run, inputs.parse_config(given), given), measured)
+
+
+def _estimate(run: RunSpec, reading: Reading, given: EstimateOptions) -> Estimate:
     from prime_train.cli.estimate import inputs
     from prime_train.estimate.estimate import estimate
 
-    given = inputs.EstimateOptions(options.config, options.gpus, offline=True)
-    shape = inputs.find_shape(run, inputs.parse_config(given), given)
-    found = estimate(run, inputs.find_gpus(given), shape)
+    return estimate(run, inputs.find_gpus(given), inputs.find_shape(run, reading, given))
+
+
+def _compare(found: Estimate, measured: Measurement) -> tuple[Comparison, ...]:
+    """Step time and the trainer's memory, measured and estimated."""
     rows = []
     if found.time is not None:
         rows.append(Comparison("step", "s", statistics.median(measured.step_s), found.time.step_s.typical))

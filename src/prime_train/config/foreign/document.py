@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from prime_train.config.foreign.values import MOST_BYTES
+from prime_train.config.foreign.yaml_places import Repeated, YamlPlaces
 from prime_train.core.findings import TextSpan
 from prime_train.toml.document import Document, KeyPath, SyntaxFault
-from prime_train.toml.place import Comment, Place
 
 _MOST_DEPTH = 64
 _MOST_VALUES = 200_000  # aliases count as what they stand for, so that none of them can explode
@@ -27,7 +26,6 @@ _MOST_DOCUMENTS = 16
 _JSON_EXPONENT = re.compile(r"-?\d+(?:\.\d+)?[eE][-+]?\d+")
 # What is opened and never closed is taken whole: to try again at each sign of it would take minutes.
 _JSON_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*|/\*(?:[\s\S]*?\*/|[\s\S]*)')
-_COMMENT = re.compile(r"(?:^|(?<=[ \t]))#")
 _MOST_DIGITS = 100  # of a number; in base 60, 1:30:00, the time to read one grows with the square of its length
 # Possessive, because a comment of many words can be divided in many ways.
 _JSON_START = re.compile(r"(?:\s|//[^\n]*+|#[^\n]*+|/\*[\s\S]*?\*/)*+[{\[]")
@@ -41,67 +39,12 @@ _FIXES = {
 }
 
 
-class Repeated(NamedTuple):
-    """A key that stands twice in one table. Programs take the last value, or refuse the file."""
-
-    key: KeyPath
-    first_line: int
-    line: int
-
-
 class _Unreadable(Exception):
     """Why a text is not read. `mark` is the place in the text."""
 
     def __init__(self, what: str, mark: yaml.Mark, fix: str = "") -> None:
         super().__init__(what)
         self.what, self.mark, self.fix = what, mark, fix
-
-
-class YamlPlaces:
-    """The places of the keys of a YAML or JSON text, and its comments, which are searched only on demand."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.keys: dict[KeyPath, tuple[yaml.Mark, yaml.Mark, yaml.Mark, yaml.Mark]] = {}
-        self.texts: list[tuple[int, int]] = []  # beginning and end of each scalar: a # inside is no comment
-        self.repeated: list[Repeated] = []
-
-    def place(self, key: KeyPath) -> Place | None:
-        marks = self.keys.get(key)
-        if marks is None:
-            return None
-        start, end = marks[2].index, marks[3].index
-        written = self.text[start:end].rstrip()
-        return Place(_span(marks[0], marks[1]), _trimmed(self.text, marks[2], start + len(written)), written)
-
-    def first_below(self, key: KeyPath) -> None:
-        """None, because each key of such a text has its own place."""
-
-    def comments(self) -> tuple[Comment, ...]:
-        return self._comments
-
-    def offsets(self, key: KeyPath) -> tuple[int, int, int, int] | None:
-        """Where key and value begin and end in the text: (key, end of key, value, end of value)."""
-        marks = self.keys.get(key)
-        return None if marks is None else (marks[0].index, marks[1].index, marks[2].index, marks[3].index)
-
-    @cached_property
-    def _comments(self) -> tuple[Comment, ...]:
-        first_key = min((marks[0].index for marks in self.keys.values()), default=len(self.text))
-        inside = iter(sorted(self.texts))
-        start, end = next(inside, (len(self.text), len(self.text)))
-        found: list[Comment] = []
-        line_start = 0
-        for number, line in enumerate(self.text.split("\n"), 1):
-            for mark in _COMMENT.finditer(line):
-                at = line_start + mark.start()
-                while end <= at:
-                    start, end = next(inside, (len(self.text), len(self.text) + 1))
-                if not start <= at < end:
-                    found.append(Comment(number, line[mark.start() :], at < first_key, mark.start() + 1))
-                    break
-            line_start += len(line) + 1
-        return tuple(found)
 
 
 class _Table:
@@ -286,7 +229,7 @@ def _is_mergeable(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(each, dict) for each in value))
 
 
-# --- faults and places ---------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------
 
 
 def _faulty(text: str, path: str, what: str, mark: yaml.Mark | None, fix: str) -> Document:
@@ -311,17 +254,6 @@ def _describe(error: yaml.MarkedYAMLError, text: str) -> tuple[str, str]:
     if "unexpected end of stream" in problem:
         return "a quote or bracket is opened and never closed", "close it"
     return "the line does not fit the lines above it", "compare its indent, quotes and brackets with the line above"
-
-
-def _span(start: yaml.Mark, end: yaml.Mark) -> TextSpan:
-    return TextSpan(start.line + 1, start.column + 1, end.line + 1, end.column + 1)
-
-
-def _trimmed(text: str, start: yaml.Mark, end: int) -> TextSpan:
-    """The span from a mark to an offset; a block of YAML ends in the line after it, which is not a part of it."""
-    last = start.line + 1 + text.count("\n", start.index, end)
-    column = end - (text.rfind("\n", 0, end) + 1) + 1
-    return TextSpan(start.line + 1, start.column + 1, last, column)
 
 
 def _line_and_column(text: str, offset: int) -> tuple[int, int]:

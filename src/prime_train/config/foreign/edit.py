@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from prime_train.config.foreign.document import YamlPlaces, is_json, plain_scalar, read_documents
+from prime_train.config.foreign.document import is_json, plain_scalar, read_documents
+from prime_train.config.foreign.yaml_places import YamlPlaces
 from prime_train.core.findings import Patch
 from prime_train.toml.document import Document, KeyPath, key_path, patched, value_at
 from prime_train.toml.edit import EditRefused

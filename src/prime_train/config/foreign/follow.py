@@ -84,8 +84,12 @@ def _read(path: str) -> tuple[Document, ...]:
 
 
 def find_file(name: str, config: str) -> str | None:
-    """The path of a file that a config names; None if there is none, or the name is no plain path."""
-    return next((path for path in _places(name, config) if os.path.isfile(path)), None)  # noqa: PTH113 - a text
+    """The path of a file that a config names; None if there is none, or the name is no plain path.
+
+    It is relative to the working directory if both names are, so that a file has one name in all that is reported.
+    """
+    path = next((path for path in _places(name, config) if os.path.isfile(path)), None)  # noqa: PTH113 - a text
+    return path if path is None or os.path.isabs(name) or os.path.isabs(config) else os.path.relpath(path)
 
 
 def find_folder(name: str, config: str) -> str | None:

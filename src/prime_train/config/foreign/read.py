@@ -65,18 +65,19 @@ def is_known(text: str, path: str) -> bool:
 
 def _read_script(text: str, path: str) -> Reading | None:
     """The reading of a launch script; its first part that has a program names the format."""
-    parts = _read_parts(text, path)
+    parts = _read_parts(text, path, follows=True)
     if not parts:
         return None
     main = next((part.format for part in parts if part.start), parts[0].format)
-    reading = _reading(main, parts[0].document, parts)
+    own = next(part.document for part in parts if part.document.path == path)
+    reading = _reading(main, own, parts)
     return reading._replace(root="script")
 
 
-def _read_parts(text: str, path: str) -> tuple[ForeignPart, ...]:
+def _read_parts(text: str, path: str, *, follows: bool = False) -> tuple[ForeignPart, ...]:
     from prime_train.config.foreign.scripts import read_parts  # here, because most configs are no scripts
 
-    return read_parts(text, path)
+    return read_parts(text, path, follows=follows)
 
 
 def _read_run(task: ForeignPart) -> tuple[ForeignPart, ...]:
@@ -154,14 +155,14 @@ def is_like_toml(text: str) -> bool:
 def refuse(text: str, path: str) -> UserError:
     """The error for a text that no format fits."""
     programs = ", ".join(kind.title for kind in recognise.formats().values())
-    where, what = path, "it is of no format that is known here"
+    where, what, why = path, "it is of no format that is known here", _KNOWN.format(programs=programs)
     fix = "name the config of the training; a training of another program can be described in a file with [recipe]"
     if not text.strip():
         what = "it is empty"
     elif len(text) > MOST_BYTES:
         what = f"it has {len(text)} characters, and a config has fewer than {MOST_BYTES}"
     elif _is_script(text, path):
-        what = f"it is a {_kind_of(path)}, and starts no training that is known here"
+        what, why = f"no training command that is known here is in the {_kind_of(path)}", _known_commands()
     else:
         kind, faulty = _look_closer(text, path)
         if kind is not None:
@@ -172,7 +173,15 @@ def refuse(text: str, path: str) -> UserError:
         elif faulty is not None and faulty.fault is not None:
             what = f"it is of no format that is known here, and cannot be read as YAML or JSON: {faulty.fault.what}"
             where = f"{path}:{faulty.fault.span.line}"
-    return UserError(what, where, _KNOWN.format(programs=programs), fix)
+    return UserError(what, where, why, fix)
+
+
+def _known_commands() -> str:
+    from prime_train.registry.launchers import launchers, training_programs
+
+    launched = ", ".join(" ".join(launcher.commands[0]) for launcher in launchers() if launcher.kind)
+    programs = ", ".join(dict.fromkeys(program.format for program in training_programs()))
+    return f"lint judges jobs of Slurm, and scripts that start {launched}, or a program of {programs}"
 
 
 def _kind_of(path: str) -> str:
@@ -193,8 +202,8 @@ def _look_closer(text: str, path: str) -> tuple[Other | None, Document | None]:
     return (kind, None) if isinstance(kind, Other) else (None, faulty)
 
 
-def refuse_command(reading: Reading, command: str) -> UserError:
-    """The error of a command that needs a run, for a file of another program."""
+def refuse_command(reading: Reading, command: str, fix: str = "") -> UserError:
+    """The error of a command that needs a run, for a file of another program. `fix`: what takes the file instead."""
     formats = recognise.formats()
     title = formats[reading.dialect].title if reading.dialect in formats else reading.dialect
     path = reading.document.path
@@ -202,5 +211,5 @@ def refuse_command(reading: Reading, command: str) -> UserError:
         what=f"it is a config of {title}, and {command} cannot use it",
         where=path,
         why="its keys do not decide which run of prime-train it would be",
-        fix=f"prime-train lint {path} judges it; describe the training in a file with [recipe] to estimate it",
+        fix=fix or f"prime-train lint {path} judges it; describe the training in a file with [recipe] to estimate it",
     )

@@ -37,6 +37,11 @@ def read_directives(text: str, heredocs: Sequence[tuple[int, int]] = ()) -> Dire
     return None
 
 
+def read_submission(words: Sequence[Word]) -> Arguments:
+    """The flags of an `sbatch` command, which overrule the directives of the script."""
+    return read_launcher_flags(words, _sbatch())[0]
+
+
 def _read(text: str, lines: list[re.Match[str]], part: tuple[int, int], *, expands: bool) -> Directives:
     """The directives in a part of the text. `expands`: the shell puts in variables before sbatch reads them."""
     first_statement = _STATEMENT.search(text, *part)

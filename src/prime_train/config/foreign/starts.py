@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from prime_train.config.foreign.arguments import Arguments, read_arguments, read_launcher_flags
+from prime_train.config.foreign.shell.made_texts import SHELLS
 from prime_train.config.foreign.shell.trace import ShellCommand
 from prime_train.config.foreign.shell.values import Word
+from prime_train.config.foreign.values import SHELL_SUFFIXES
 from prime_train.registry.launchers import TrainingLauncher, TrainingProgram, launchers, training_programs
 from prime_train.toml.document import value_at
 
@@ -45,9 +47,46 @@ class Start(NamedTuple):
 
 def read_start(command: ShellCommand) -> Start | None:
     """The training that a command starts; None if it has neither a launcher nor a known program."""
+    layers, words = _read_layers(command)
+    kind = _COMMAND
+    if layers and layers[-1].launcher.python:
+        flags = layers[-1].arguments.values
+        kind = _MODULE if flags.get("module") is True else _SCRIPT
+        kind = _COMMAND if flags.get("no_python") is True else kind
+    # a command that begins with a flag is the rest of one that a slip cut off
+    is_program = bool(words) and not words[0].text.startswith("-")
+    return _program(command, layers, words, kind) if is_program else None
+
+
+def read_script_start(command: ShellCommand) -> Sequence[Word]:
+    """The script that a command starts, with its arguments: `bash train.sh 8`, `srun ./train.sh`, `sbatch job.sh`.
+
+    Empty for a command that starts none, or whose words may hide flags.
+    """
+    _, words = _read_layers(command)
+    name = words[0].base if words else ""
+    if name == "sbatch":
+        return _behind_flags(words[1:], r"(?!)", lambda word: word.text.endswith(SHELL_SUFFIXES))
+    if name in SHELLS:
+        return _behind_flags(words[1:], r"-\w*c", lambda word: not word.text.startswith(("-", "+")))
+    is_path = bool(words) and "/" in words[0].text  # a name alone is searched in PATH
+    return words if is_path and words[0].text.endswith(SHELL_SUFFIXES) else ()
+
+
+def _behind_flags(words: Sequence[Word], stop: str, is_script: Callable[[Word], bool]) -> Sequence[Word]:
+    """The words from the first script on; none behind an open flag, or one that `stop` matches."""
+    for number, word in enumerate(words):
+        if is_script(word):
+            return words[number:]
+        if word.is_open or re.fullmatch(stop, word.text):
+            return ()
+    return ()
+
+
+def _read_layers(command: ShellCommand) -> tuple[tuple[Layer, ...], Sequence[Word]]:
+    """The launchers of a command, and the words behind them."""
     words: Sequence[Word] = command.words
     layers: list[Layer] = []
-    kind = _COMMAND
     while words and len(layers) < _MOST_LAYERS:
         words = _without_assignments(words)
         module, inner = _python(words)
@@ -58,12 +97,8 @@ def read_start(command: ShellCommand) -> Start | None:
         layers.append(Layer(launcher, arguments, words[0]))
         words = rest
         if launcher.python:
-            kind = _MODULE if arguments.values.get("module") is True else _SCRIPT
-            kind = _COMMAND if arguments.values.get("no_python") is True else kind
             break
-    # a command that begins with a flag is the rest of one that a slip cut off
-    is_program = bool(words) and not words[0].text.startswith("-")
-    return _program(command, tuple(layers), words, kind) if is_program else None
+    return tuple(layers), words
 
 
 def _program(command: ShellCommand, layers: tuple[Layer, ...], words: Sequence[Word], kind: str) -> Start | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prime_train.config.foreign.document import YamlPlaces
+from prime_train.config.foreign.yaml_places import YamlPlaces
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Severity
 from prime_train.rules.rule import file_rule

@@ -11,16 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prime_train.config.foreign.recipe import on_accelerate, own_loops
-from prime_train.config.foreign.recipe.fields import (
-    Fields,
-    Found,
-    formats,
-    mapping_of,
-    read_fields,
-    value_in,
-    write_field,
-)
+from prime_train.config.foreign.recipe.fields import Fields, Found, formats, mapping_of, read_fields, write_field
 from prime_train.config.foreign.recipe.layout import beside_of, gpus_of
+from prime_train.config.foreign.recipe.sizes import sizes_of
 from prime_train.config.foreign.recipe.training import ForeignTraining
 from prime_train.config.foreign.values import ForeignPart, Open
 from prime_train.config.parsed_config import Reading
@@ -126,7 +119,7 @@ def to_recipe(parts: Sequence[ForeignPart], gpus: int | None = None) -> RecipeDr
     fields = {name: field for name, field in fields.items() if not _is_idle(name, fields)}
     recipe = Recipe(program=table["program"], **_values(fields))
     types = {name: fields[name] for name in _TYPES if name in fields and not _is_open(fields[name])}
-    sizes = _sizes(part, table) if "sizes" in table else None
+    sizes = sizes_of(part, table) if "sizes" in table else None
     return RecipeDraft(
         recipe=recipe,
         format=part.format,
@@ -263,39 +256,3 @@ def _otherwise(format: str, fields: Fields) -> Iterator[Otherwise]:
         field = fields.get(name)
         if field is not None and field.why.startswith("the type of the checkpoint"):
             yield Otherwise(_TRANSFORMERS, {name: "fp32"})
-
-
-# --- sizes ---------------------------------------------------------------------------------------
-
-_GPT2_ROWS = 50257
-
-
-def _sizes(part: ForeignPart, table: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """A config.json with the sizes that a command line gives; None if one of them is not known."""
-    values = part.values
-    found = {name: value_in(values, key) for name, key in table["sizes"].items()}
-    if found["vocab_size"] is None and values.get("tokenizer_type") == "GPT2BPETokenizer":
-        found["vocab_size"] = _GPT2_ROWS
-    found = {name: _whole(value) for name, value in found.items() if value is not None}
-    needed = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
-    if any(not found.get(name) for name in needed) or any(value is None for value in found.values()):
-        return None
-    found.setdefault("intermediate_size", 4 * (found["hidden_size"] or 0))
-    found.setdefault("num_key_value_heads", found["num_attention_heads"])
-    return {
-        **found,
-        "model_type": "mixtral"
-        if found.get("num_local_experts")
-        else "llama"
-        if _is_true(values.get("swiglu"))
-        else "arcee",
-        "tie_word_embeddings": not _is_true(values.get("untie_embeddings_and_output_weights")),
-    }
-
-
-def _whole(value: Any) -> int | None:
-    return int(value) if str(value).isdigit() and int(value) < 10**9 else None
-
-
-def _is_true(value: Any) -> bool:
-    return str(value).lower() == "true"

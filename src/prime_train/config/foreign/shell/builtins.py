@@ -9,14 +9,8 @@ from prime_train.config.foreign.shell.state import UNKNOWN_ARGUMENTS, ShellState
 from prime_train.config.foreign.shell.values import Word
 
 # Sourced files that set up an environment, and no variables of the script.
-_HARMLESS = re.compile(r"(?:.*/)?(?:activate|\.?bashrc|\.bash_profile|\.profile|conda\.sh|setvars\.sh|modules?\.sh)")
+HARMLESS = re.compile(r"(?:.*/)?(?:activate|\.?bashrc|\.bash_profile|\.profile|conda\.sh|setvars\.sh|modules?\.sh)")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_CHANGES_VALUES = frozenset("ilunt")  # flags of `declare` with which the value is not the one that is written
-
-
-def source(state: ShellState, words: Sequence[Word]) -> None:
-    if not words or _HARMLESS.fullmatch(words[0].text) is None:
-        state.forget_all()
 
 
 def forget_names(state: ShellState, words: Sequence[Word]) -> None:
@@ -57,8 +51,6 @@ def set_shell_options(state: ShellState, words: Sequence[Word]) -> None:
 
 
 EFFECTS: Mapping[str, Callable[[ShellState, Sequence[Word]], None]] = {
-    "source": source,
-    ".": source,
     "read": forget_names,
     "mapfile": forget_names,
     "readarray": forget_names,
@@ -70,30 +62,3 @@ EFFECTS: Mapping[str, Callable[[ShellState, Sequence[Word]], None]] = {
     "shift": shift,
     "shopt": set_shell_options,
 }
-
-
-def declare(state: ShellState, words: Sequence[Word], assigned: Sequence[str]) -> list[str]:
-    """Applies `export`, `declare` and the like; the assignments in it were made. Returns the names without a value."""
-    command = words[0].text
-    flags = "".join(word.text[1:] for word in words[1:] if word.text.startswith("-"))
-    names, bare = list(assigned), list[str]()
-    for word in words[1:]:
-        text = word.literal
-        if text is None:  # export $LINE
-            state.forget_all()
-        elif "=" in text:
-            name, _, _ = text.partition("=")
-            state.set(name, word.behind(len(name) + 1).pieces)
-            names.append(name)
-        elif not text.startswith("-"):
-            names.append(text)
-            bare.append(text)
-    if command == "export" or "x" in flags:
-        change = state.exported.difference_update if "n" in flags else state.exported.update
-        change(names)
-    if command != "export" and not _CHANGES_VALUES.isdisjoint(flags):
-        state.forget(names)
-        state.fixed.update(names)
-    if command == "readonly" or "r" in flags:
-        state.fixed.update(names)
-    return bare

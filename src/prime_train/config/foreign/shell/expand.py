@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from prime_train.config.foreign.shell.arithmetic import compute, names_changed
 from prime_train.config.foreign.shell.state import UNKNOWN, ShellState
-from prime_train.config.foreign.shell.tree import (
-    Arithmetic,
-    Block,
-    Literal,
-    Parameter,
-    RawWord,
-    Substitution,
-    WordPart,
+from prime_train.config.foreign.shell.trace import ScriptText
+from prime_train.config.foreign.shell.tree import Arithmetic, Block, Literal, Parameter, RawWord, Substitution, WordPart
+from prime_train.config.foreign.shell.values import (
+    Piece,
+    Pieces,
+    Value,
+    Word,
+    WordArray,
+    elsewhere,
+    is_known,
+    joined,
+    open_piece,
 )
-from prime_train.config.foreign.shell.values import Piece, Pieces, Value, Word, WordArray, is_known, joined, open_piece
 
 MOST_PIECES = 2**12  # of a value; a script may double one in each line
 _MOST_CHARS = 2**16
-_MOST_INTEGER = 2**62  # bash counts in 64 bits and wraps around
 _BLANK_OR_NOT = re.compile(r"[ \t\n]+|[^ \t\n]+")
 _HOME = re.compile(r"(?:^|[=:])~")
-_TERM = re.compile(r"\s+|(?:0|[1-9]\d{0,17})(?![\w.#])|\$?([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)\}|[-+*/%()]", re.ASCII)
-_CHANGES = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
-_MOST_EXPRESSION = 300  # characters of arithmetic
-_MOST_BRACKETS = 20
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_DECIMAL = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
-_Place = Callable[[int], tuple[int, int]]
 
 
 class Expander:
-    """Expands words in a state. `place` turns an offset into (line, column); `look_into` gets blocks in `$(...)`."""
+    """Expands words of a source in a state. `look_into` gets blocks in `$(...)`, `spend` what a value costs.
 
-    def __init__(self, state: ShellState, place: _Place, look_into: Callable[[Block], None]) -> None:
+    In a file that the script sources, the value of a variable has the place at which it is used.
+    """
+
+    def __init__(
+        self, state: ShellState, source: ScriptText, look_into: Callable[[Block], None], spend: Callable[[int], None]
+    ) -> None:
         self.state = state
-        self.place = place
+        self.source = source
         self._look_into = look_into
+        self._spend = spend
+
+    def set(self, name: str, value: Value) -> None:
+        """Sets a variable, whose value may be used in another file."""
+        self._spend(1 + len(value.words if isinstance(value, WordArray) else value))
+        self.state.set(name, elsewhere(value) if self.source.path else value)
 
     def words(self, raw: RawWord) -> list[Word]:
         """The words that a written one becomes: none, one or more."""
@@ -46,16 +52,13 @@ class Expander:
         is_list = False
         for part in raw.parts:
             if sum(map(len, fields)) > MOST_PIECES:
-                return [Word((open_piece("...", self.place(raw.offset)),), many=True)]
+                return [Word((open_piece("...", self.source.place(raw.offset)),), many=True)]
             items = self._items(part)
-            if items is None:
-                fields[-1].extend(self._pieces(part))
-                continue
-            is_list = True
-            for number, item in enumerate(items):
+            is_list = is_list or items is not None
+            for number, item in enumerate([self._pieces(part)] if items is None else items):
                 if number:
                     fields.append([])
-                fields[-1].extend(item)
+                fields[-1].extend(self._placed(item, part, raw))
         if is_list and len(fields) == 1 and not any(piece.text or piece.is_open for piece in fields[0]):
             return []  # "${NAME[@]}" of an empty array
         found = [word for field in fields for word in self._split(field)]
@@ -66,16 +69,19 @@ class Expander:
         pieces: list[Piece] = []
         for part in raw.parts:
             items = self._items(part)
-            if items is None:
-                pieces.extend(self._pieces(part))
-            else:
-                pieces.extend(joined(Word(tuple(item)) for item in items))
+            found = self._pieces(part) if items is None else joined(Word(tuple(item)) for item in items)
+            pieces.extend(self._placed(found, part, raw))
         masked = "".join(piece.text if piece.is_bare else "\0" * len(piece.text) for piece in pieces)
         if _HOME.search(masked) or sum(len(piece.text) for piece in pieces) > _MOST_CHARS or len(pieces) > MOST_PIECES:
-            return (open_piece(_written(pieces), self.place(raw.offset)),)
+            return (open_piece(_written(pieces), self.source.place(raw.offset)),)
         return tuple(piece._replace(splits=False, is_bare=False) for piece in pieces) or (
-            Piece("", *self.place(raw.offset)),
+            Piece("", *self.source.place(raw.offset)),
         )
+
+    def _placed(self, pieces: Iterable[Piece], part: WordPart, raw: RawWord) -> Iterator[Piece]:
+        is_value = bool(self.source.path) and isinstance(part, Parameter)
+        for piece in pieces:
+            yield piece.at(self.source.place(raw.offset)) if is_value or not piece.line else piece
 
     def array(self, items: Iterable[RawWord]) -> WordArray | None:
         """The words of `(...)`; None if they are given by index."""
@@ -111,7 +117,7 @@ class Expander:
         return (Word(value),) if value is not None and is_known(value) else None
 
     def _pieces(self, part: WordPart) -> Pieces:
-        place = self.place(part.offset)
+        place = self.source.place(part.offset)
         match part:
             case Literal(text, _, quoted):
                 return (Piece(text, *place, is_bare=not quoted),)
@@ -143,11 +149,11 @@ class Expander:
             case ":+" | "+" if is_sure:
                 return self._argument(part, is_default=False) if text or part.operator == "+" else ()
         is_list = part.operator in ("[@]", "[*]")
-        return (open_piece(part.written, self.place(part.offset), splits=not part.quoted or is_list),)
+        return (open_piece(part.written, self.source.place(part.offset), splits=not part.quoted or is_list),)
 
     def _stored(self, part: Parameter, value: Pieces) -> Pieces:
         """The value of a variable as the pieces of a word."""
-        nowhere = open_piece(part.written, self.place(part.offset))
+        nowhere = open_piece(part.written, self.source.place(part.offset))
         shown = (nowhere if piece.is_open and not piece.text else piece for piece in value)
         return tuple(piece._replace(splits=not part.quoted) for piece in shown)
 
@@ -157,14 +163,16 @@ class Expander:
         for number, inner in enumerate(part.argument):
             if isinstance(inner, Literal):
                 home = number == 0 and not inner.quoted and inner.text.startswith("~")
-                pieces.append(Piece(inner.text, *self.place(inner.offset), is_open=home, splits=not inner.quoted))
+                pieces.append(
+                    Piece(inner.text, *self.source.place(inner.offset), is_open=home, splits=not inner.quoted)
+                )
                 continue
             items = self._items(inner)
             pieces.extend(self._pieces(inner) if items is None else joined(Word(item) for item in items))
-        pieces = pieces or [Piece("", *self.place(part.offset), splits=not part.quoted)]
+        pieces = pieces or [Piece("", *self.source.place(part.offset), splits=not part.quoted)]
         value = tuple(piece._replace(is_default=is_default or piece.is_default) for piece in pieces)
         if "=" in part.operator and not part.name.isdigit():
-            self.state.set(part.name, tuple(piece._replace(splits=False) for piece in value))
+            self.set(part.name, tuple(piece._replace(splits=False) for piece in value))
         return value
 
     def _lookup(self, name: str) -> Value | None:
@@ -177,26 +185,15 @@ class Expander:
 
         Forgets the variables that the expression changes.
         """
-        if _CHANGES.search(expression):
-            self.state.forget(_NAME.findall(expression))
-            return None
-        if len(expression) > _MOST_EXPRESSION or expression.count("(") > _MOST_BRACKETS:
-            return None
-        terms, at, is_default = [], 0, False
-        while at < len(expression):
-            found = _TERM.match(expression, at)
-            if found is None:
-                return None
-            at, text, name = found.end(), found.group(), found.group(1) or found.group(2)
-            if name:
-                value = self.state.get(name)
-                word = None if value is None or isinstance(value, WordArray) else Word(value)
-                if word is None or word.literal is None or _DECIMAL.fullmatch(word.literal) is None:
-                    return None
-                text, is_default = word.literal, is_default or word.is_default
-            terms.append(text)
-        number = _evaluate("".join(terms).strip())
-        return None if number is None else (number, is_default)
+        changed = names_changed(expression)
+        self.state.forget(changed)
+        return None if changed else compute(expression, self._number)
+
+    def _number(self, name: str) -> tuple[str, bool] | None:
+        """(text, whether it is a default) of a variable; None if it is not known."""
+        value = self.state.get(name)
+        word = None if value is None or isinstance(value, WordArray) else Word(value)
+        return None if word is None or word.literal is None else (word.literal, word.is_default)
 
     def _split(self, pieces: list[Piece]) -> list[Word]:
         """Parts the pieces at the blanks of those that split."""
@@ -291,33 +288,3 @@ def _argument(arguments: tuple[Word, ...] | None, number: int) -> Pieces | None:
 def _can_be_set(name: str) -> bool:
     """Whether it is a variable or an argument, and not one of `$?`, `$$`, `$0`."""
     return name[:1].isalpha() or name[:1] == "_" or (name.isdigit() and name != "0")
-
-
-def _evaluate(expression: str) -> int | None:
-    try:
-        tree = ast.parse(expression, mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return _number(tree.body)
-
-
-def _number(node: ast.expr) -> int | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if not isinstance(node, ast.BinOp):
-        return None
-    left, right = _number(node.left), _number(node.right)
-    if left is None or right is None:
-        return None
-    match node.op:
-        case ast.Add():
-            result = left + right
-        case ast.Sub():
-            result = left - right
-        case ast.Mult():
-            result = left * right
-        case ast.Div() | ast.Mod() if left >= 0 and right > 0:  # bash rounds towards zero, Python down
-            result = left // right if isinstance(node.op, ast.Div) else left % right
-        case _:
-            return None
-    return result if abs(result) < _MOST_INTEGER else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from itertools import accumulate
 
-from prime_train.config.foreign.shell.expand import MOST_PIECES
-from prime_train.config.foreign.shell.trace import ScriptText
-from prime_train.config.foreign.shell.values import Piece, Pieces, Value, Word, WordArray
+from prime_train.config.foreign.shell.state import OPEN_NAME, ShellState
+from prime_train.config.foreign.shell.trace import ScriptText, ShellCommand
+from prime_train.config.foreign.shell.values import Piece, Pieces
 
-_BLANKS = " \t\n"
-OPEN_NAME = "_not_known_"  # begins the names of the variables that stand for open pieces in such a text
+SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+_PASS_ENVIRONMENT = frozenset({*SHELLS, "srun", "env", "nohup", "time", "nice", "timeout", "setsid"})
 
 
 def text_of(pieces: Pieces) -> tuple[ScriptText, dict[str, Piece]]:
@@ -24,32 +25,25 @@ def text_of(pieces: Pieces) -> tuple[ScriptText, dict[str, Piece]]:
         return behind.line, behind.column
 
     opened = {f"{OPEN_NAME}{number}": piece for number, piece in enumerate(pieces) if piece.is_open}
-    return ScriptText("".join(texts), place, ()), opened
+    return ScriptText("".join(texts), place), opened
 
 
-def stripped(pieces: Pieces) -> Pieces:
-    """The pieces without the blanks around them."""
-    kept = list(pieces)
-    while len(kept) > 1 and not kept[-1].is_open and not kept[-1].text.strip(_BLANKS):
-        kept.pop()
-    first = kept[0]
-    if not first.is_open:
-        kept[0] = first.behind(len(first.text) - len(first.text.lstrip(_BLANKS)))
-    if not kept[-1].is_open:
-        kept[-1] = kept[-1]._replace(text=kept[-1].text.rstrip(_BLANKS))
-    return tuple(kept)
+def quoted_script(command: ShellCommand) -> Pieces:
+    """The text behind `bash -c`, or the last word of `ssh`; empty for a command without such a text."""
+    words = command.words
+    for number, word in enumerate(words[:-2]):
+        if word.base in SHELLS and re.fullmatch(r"-[a-z]*c", words[number + 1].literal or ""):
+            return words[number + 2].pieces
+    return words[-1].pieces if command.name == "ssh" and len(words) > 2 and " " in words[-1].text else ()
 
 
-def append(before: Value | None, added: Value, unknown: Piece) -> Value | None:
-    """The value of `name+=added`; None if it has another kind than before."""
-    if isinstance(added, WordArray):
-        if before is None:
-            return added
-        if not isinstance(before, WordArray):
-            before = WordArray((Word((unknown,), many=True),))
-        words = (*before.words, *added.words)
-        return WordArray(words) if sum(len(word.pieces) for word in words) <= MOST_PIECES else None
-    if isinstance(before, WordArray):
-        return None
-    value = (*(before or (unknown,)), *added)
-    return value if len(value) <= MOST_PIECES else (unknown,)
+def reads_script(command: ShellCommand) -> bool:
+    """Whether a command runs the script that it gets on its standard input."""
+    plain = [word.base for word in command.words if not word.text.startswith("-")]
+    return plain[-1:] == ["bash"] or plain in (["sh"], ["sbatch"])
+
+
+def state_of_shell(command: ShellCommand) -> ShellState:
+    """The state in which the shell begins that a command starts."""
+    passed = command.environment if command.words[0].base in _PASS_ENVIRONMENT else {}
+    return ShellState.with_environment({name: word.pieces for name, word in passed.items()})

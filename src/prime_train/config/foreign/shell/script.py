@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
-from itertools import accumulate
 from typing import NamedTuple
 
 from prime_train.config.foreign.shell.state import ShellState
 from prime_train.config.foreign.shell.syntax import parse
-from prime_train.config.foreign.shell.trace import ScriptText, ShellCommand, TooMuch, Trace
+from prime_train.config.foreign.shell.trace import Load, ShellCommand, TooMuch, Trace, script_text
 from prime_train.config.foreign.shell.values import Word
 from prime_train.config.foreign.shell.walk import Walk
 
@@ -25,25 +23,24 @@ class ShellScript(NamedTuple):
     files: Mapping[str, Word]
     unread_line: int | None = None
     fault: str = ""
-    first_line: int = 1  # of the text, in a file around it
     heredocs: tuple[tuple[int, int], ...] = ()  # where their texts begin and end
 
 
-def parse_script(text: str, line: int = 1, column: int = 1) -> ShellScript:
-    """The commands of a script. `line` and `column` are the place of the text in a file around it. Raises nothing."""
-    text = text.replace("\r\n", "\n")
-    starts = [0, *accumulate(len(part) + 1 for part in text.split("\n"))]
+def parse_script(
+    text: str, state: ShellState | None = None, outer: tuple[Word, ...] = (), load: Load | None = None
+) -> ShellScript:
+    """The commands of a script. Raises nothing.
 
-    def place(offset: int) -> tuple[int, int]:
-        row = bisect_right(starts, offset) - 1
-        return line + row, column + offset - starts[row]
-
-    trace, tree = Trace(), parse(text)
+    `state` has the variables and arguments that it gets, `outer` are the words of the command that starts it, and
+    `load` reads the files that it sources; without it, each of them may set any variable.
+    """
+    source = script_text(text.replace("\r\n", "\n"))
+    trace, tree = Trace(load), parse(source.text)
     unread, fault = tree.unread, tree.fault
     try:
-        Walk(trace, ShellState(), ScriptText(text, place, tree.heredocs)).whole(tree.block)
+        Walk(trace, state or ShellState(), source._replace(heredocs=tree.heredocs), outer).whole(tree.block)
     except (TooMuch, RecursionError):
         unread, fault = 0 if unread is None else unread, "it does more than can be followed"
-    unread_line = None if unread is None else place(unread)[0]
+    unread_line = None if unread is None else source.place(unread)[0]
     heredocs = tuple((heredoc.word.offset, heredoc.word.end) for heredoc in tree.heredocs)
-    return ShellScript(text, tuple(trace.commands), trace.files, unread_line, fault, line, heredocs)
+    return ShellScript(source.text, tuple(trace.commands), trace.files, unread_line, fault, heredocs)

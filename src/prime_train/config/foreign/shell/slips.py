@@ -28,8 +28,10 @@ class Slip(NamedTuple):
 
 
 def find_slips(script: ShellScript) -> Iterator[Slip]:
-    lines = ["\\"] * (script.first_line - 1) + script.text.split("\n")
+    lines = script.text.split("\n")
     for command in script.commands:
+        if command.path:
+            continue  # a file that the script sources has a lint of its own
         if not command.outer and _is_flag(command.words[0]):
             slip = _find_break(command, lines)
             if slip is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prime_train.config.foreign.shell.values import Piece, Pieces, Value, Word, WordArray, same_value
@@ -19,6 +19,10 @@ _SET_BY_NAME = re.compile(
 _SET_BY_SIGN = re.compile(r"(?<![\w.$-])([A-Za-z_]\w*)(?:\[[^\]\n]{0,200}\])?\s{0,9}(?:[-+*/%&|^:]|<<|>>)?=", re.ASCII)
 _COUNTED = re.compile(r"([A-Za-z_]\w*)\s{0,9}(?:\+\+|--)|(?:\+\+|--)\s{0,9}([A-Za-z_]\w*)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_WORD = re.compile(r"[\w.:-]+")
+_LOADS_CODE = re.compile(r"\beval\b|\bsource\b|(?<![\w./-])\.\s")
+_CHANGES_ARGUMENTS = re.compile(r"\b(?:shift|set)\b")
+OPEN_NAME = "_not_known_"  # begins the names of the variables that stand for what is not known in a text
 UNKNOWN = (Piece("", 1, 1, is_open=True),)
 UNKNOWN_ARGUMENTS = (Word(UNKNOWN, many=True),)
 
@@ -39,6 +43,19 @@ class ShellState:
         self.splits_as_usual = True  # whether IFS is the usual one
         self.patterns_stay = True  # whether a pattern that no file matches stays as it is
         self.lost = False  # whether any variable may have any value
+
+    @classmethod
+    def with_environment(cls, environment: Mapping[str, Pieces]) -> ShellState:
+        """The state in which a shell of its own begins."""
+        state = cls()
+        state.values.update(environment)
+        state.exported.update(environment)
+        return state
+
+    def environment(self, given: Mapping[str, Value]) -> dict[str, Word]:
+        """What a command gets; `given` are the assignments in front of it."""
+        values = {name: self.values[name] for name in self.exported if name in self.values} | dict(given)
+        return {name: Word(value) for name, value in values.items() if not isinstance(value, WordArray)}
 
     def copy(self) -> ShellState:
         other = ShellState()
@@ -83,6 +100,28 @@ class ShellState:
         self.functions = dict.fromkeys(self.functions)
         self.arguments = UNKNOWN_ARGUMENTS
 
+    def forget_set_in(self, text: str) -> int:
+        """Forgets every variable that a piece of script may set. Returns the characters that this looked at."""
+        if _LOADS_CODE.search(text):
+            self.forget_all()
+            return len(text)
+        names, looked_at = names_set(text), len(text)
+        if OPEN_NAME in text or not self.functions.keys().isdisjoint(_WORD.findall(text)):
+            looked_at += self.forget_set_by_functions()
+        self.forget(names)
+        if "IFS" in names or "shopt" in text:
+            self.splits_as_usual = self.patterns_stay = False
+        if _CHANGES_ARGUMENTS.search(text):
+            self.arguments = UNKNOWN_ARGUMENTS
+        return looked_at
+
+    def forget_set_by_functions(self) -> int:
+        """Forgets what any function may set. Returns the characters of all of them."""
+        texts = [text_of_function(function) for function in self.functions.values() if function is not None]
+        for text in texts:
+            self.forget(names_set(text))
+        return sum(map(len, texts))
+
     def merge(self, other: ShellState) -> None:
         """Keeps what holds in both states: after an `if`, either of its branches may have run."""
         for name in self.values.keys() | other.values.keys():
@@ -120,6 +159,13 @@ def _same_beginning(one: WordArray, other: WordArray) -> WordArray:
 
 def _are_same(one: Word, other: Word) -> bool:
     return one is other or (one.literal is not None and one.literal == other.literal)
+
+
+def text_of_function(function: Any) -> str:
+    """The definition of a function, as it is written."""
+    definition, source = function
+    text: str = source.text[definition.offset : definition.end]
+    return text
 
 
 def names_set(text: str) -> set[str]:

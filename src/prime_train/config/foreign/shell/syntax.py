@@ -11,30 +11,16 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from prime_train.config.foreign.shell.tree import (
-    Block,
-    Compound,
-    Function,
-    Heredoc,
-    Literal,
-    RawWord,
-    Redirect,
-    Simple,
-    Statement,
-    Unreadable,
-    VariableAssignment,
-)
+from prime_train.config.foreign.shell.simple_commands import CommandReader
+from prime_train.config.foreign.shell.tree import Block, Compound, Function, Heredoc, RawWord, Statement, Unreadable
 from prime_train.config.foreign.shell.word_reader import WordReader
 
 SCRIPT_CHARS = 1_000_000  # a launch script has kilobytes
-DECLARATIONS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _IN = re.compile(r"in(?=[\s;])")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]\n]{0,200}\])?(\+?)=", re.ASCII)
 _FUNCTION = re.compile(
     r"function[ \t]+([^\s(){};&|<>]+)(?:[ \t]*\([ \t]*\))?|([^\s(){}<>;&|$'\"`=\\]+)[ \t]*\([ \t]*\)"
 )
-_REDIRECT = re.compile(r"(?:\d{1,9}|\{[A-Za-z_]\w*\})?(<<<|<<-|<<|<>|<&|<(?!\()|>>|>\||>&|>(?!\())|(&>>|&>)", re.ASCII)
 _RESERVED = re.compile(
     r"(if|then|elif|else|fi|while|until|do|done|for|select|case|esac|function|time|coproc|\{|\}|!|\[\[)(?=[\s;&|<>()]|$)"
 )
@@ -76,8 +62,7 @@ def _as_variable(found: re.Match[str]) -> str:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._read = WordReader(text, lambda: self._block(frozenset({")"})))
-        self._heredocs: list[Heredoc] = []
-        self._pending: list[tuple[int, str, bool, bool]] = []  # number, delimiter, whether quoted, whether tabs go
+        self._commands = CommandReader(self._read)
 
     def script(self) -> SyntaxTree:
         statements: list[Statement] = []
@@ -90,21 +75,10 @@ class _Parser:
                 faults.append(error)
             # bash stops here; the lines below may still show what the script is for
             self._read.restart(max(faults[-1].offset, self._read.at))
-            self._pending.clear()
+            self._commands.pending.clear()
             statements.append(_compound("unread", [], faults[-1].offset, self._read.at))
         unread, fault = (faults[0].offset, faults[0].what) if faults else (None, "")
-        return SyntaxTree(tuple(statements), tuple(self._heredocs), unread, fault)
-
-    def _skip_lines(self) -> None:
-        """Steps over blanks and line ends, and behind a line end over the heredocs that begin there."""
-        read = self._read
-        read.skip_blanks()
-        while read.peek() == "\n":
-            read.at += 1
-            pending, self._pending = self._pending, []
-            for number, delimiter, quoted, strips_tabs in pending:
-                self._heredocs[number] = read.heredoc(delimiter, quoted=quoted, strips_tabs=strips_tabs)
-            read.skip_blanks()
+        return SyntaxTree(tuple(statements), tuple(self._commands.heredocs), unread, fault)
 
     def _block(self, stops: frozenset[str]) -> Block:
         """Statements up to a word or sign of `stops`, which is not stepped over."""
@@ -117,7 +91,7 @@ class _Parser:
     def _block_into(self, statements: list[Statement], stops: frozenset[str]) -> None:
         read = self._read
         while True:
-            self._skip_lines()
+            self._commands.skip_lines()
             if read.at >= read.end and stops:
                 raise Unreadable("a block is not closed", read.at)
             if read.at >= read.end or self._is_stop(stops):
@@ -154,7 +128,7 @@ class _Parser:
             if read.peek(2) not in ("&&", "||"):
                 return blocks[0][0] if len(blocks) == 1 else _compound("and_or", blocks, start, read.at)
             read.at += 2
-            self._skip_lines()
+            self._commands.skip_lines()
             blocks.append((self._pipeline(),))
 
     def _pipeline(self) -> Statement:
@@ -171,12 +145,12 @@ class _Parser:
             if read.peek() != "|" or read.peek(2) == "||":
                 return blocks[0][0] if len(blocks) == 1 else _compound("pipeline", blocks, start, read.at)
             read.at += 2 if read.peek(2) == "|&" else 1
-            self._skip_lines()
+            self._commands.skip_lines()
             blocks.append((self._command(),))
 
     def _command(self) -> Statement:
         self._read.enter()
-        statement = self._compound_command() or self._function() or self._simple()
+        statement = self._compound_command() or self._function() or self._commands.simple()
         self._read.leave()
         return statement
 
@@ -203,7 +177,7 @@ class _Parser:
             return None
         redirects = []
         read.skip_blanks()
-        while (redirect := self._redirect()) is not None:
+        while (redirect := self._commands.redirect()) is not None:
             redirects.append(redirect)
             read.skip_blanks()
         return statement._replace(redirects=tuple(redirects), end=read.at)
@@ -224,17 +198,10 @@ class _Parser:
         return _compound("arithmetic", [], start, read.at, name=read.text[start + 2 : close])
 
     def _test(self) -> Compound:
-        read, start, words = self._read, self._read.at, list[RawWord]()
-        read.step_over("[[")
-        while True:
-            self._skip_lines()
-            if read.peek(2) == "]]":
-                read.at += 2
-                return _compound("test", [], start, read.at, tuple(words))
-            if read.at < read.end and read.peek() in "()<>|&;":
-                read.at += 1
-            else:
-                words.append(read.word())
+        start = self._read.at
+        self._read.step_over("[[")
+        words = self._commands.test_words()
+        return _compound("test", [], start, self._read.at, words)
 
     def _if(self) -> Compound:
         read, start, blocks = self._read, self._read.at, list[Block]()
@@ -263,7 +230,7 @@ class _Parser:
             if found is None:
                 raise Unreadable("the variable of a loop is missing", read.at)
             name, read.at = found.group(), found.end()
-            self._skip_lines()
+            self._commands.skip_lines()
             if _IN.match(read.text, read.at, read.end):
                 read.at += len("in")
                 read.skip_blanks()
@@ -272,7 +239,7 @@ class _Parser:
                     read.skip_blanks()
         if read.peek() == ";":
             read.at += 1
-        self._skip_lines()
+        self._commands.skip_lines()
         return self._loop([], tuple(words), name, start)
 
     def _loop(self, before: Sequence[Block], words: tuple[RawWord, ...], name: str, start: int) -> Compound:
@@ -290,31 +257,17 @@ class _Parser:
         read.step_over("case")
         read.skip_blanks()
         words = (read.word(),)
-        self._skip_lines()
+        self._commands.skip_lines()
         read.step_over("in")
         while True:
-            self._skip_lines()
+            self._commands.skip_lines()
             if self._reserved() == "esac":
                 read.at += len("esac")
                 return _compound("case", blocks, start, read.at, words)
-            self._patterns()
+            self._commands.skip_patterns()
             blocks.append(self._block(frozenset({";;", "esac"})))
             while read.peek() in (";", "&") and read.peek():
                 read.at += 1
-
-    def _patterns(self) -> None:
-        read = self._read
-        if read.peek() == "(":
-            read.at += 1
-        while True:
-            read.skip_blanks()
-            if read.peek() == ")":
-                read.at += 1
-                return
-            if read.peek() == "|":
-                read.at += 1
-            else:
-                read.word()
 
     def _function(self) -> Function | None:
         read, start = self._read, self._read.at
@@ -322,73 +275,11 @@ class _Parser:
         if found is None:
             return None
         read.at = found.end()
-        self._skip_lines()
+        self._commands.skip_lines()
         body = self._compound_command()
         if body is None:
             raise Unreadable("the body of a function is missing", read.at)
         return Function(found.group(1) or found.group(2), body, start, read.at)
-
-    def _simple(self) -> Simple:
-        read, start = self._read, self._read.at
-        assignments: list[VariableAssignment] = []
-        words: list[RawWord | VariableAssignment] = []
-        redirects: list[Redirect] = []
-        declares = False
-        while True:
-            read.skip_blanks()
-            if (redirect := self._redirect()) is not None:
-                redirects.append(redirect)
-            elif (declares or not words) and (assignment := self._assignment()) is not None:
-                if words:
-                    words.append(assignment)
-                else:
-                    assignments.append(assignment)
-            elif read.at_word():
-                word = read.word()
-                declares = declares or (not words and read.text[word.offset : word.end] in DECLARATIONS)
-                words.append(word)
-            else:
-                break
-        if not (assignments or words or redirects):
-            raise Unreadable(f"{read.peek() or 'the end'} is not expected here", read.at)
-        return Simple(tuple(assignments), tuple(words), tuple(redirects), start, read.at)
-
-    def _assignment(self) -> VariableAssignment | None:
-        read, start = self._read, self._read.at
-        found = _ASSIGNMENT.match(read.text, read.at, read.end)
-        if found is None:
-            return None
-        read.at = found.end()
-        name, index, appends = found.group(1), found.group(2) or "", bool(found.group(3))
-        if read.peek() != "(":
-            return VariableAssignment(name, index, appends, read.word_or_nothing(), start)
-        read.at += 1
-        items: list[RawWord] = []
-        while True:
-            self._skip_lines()
-            if read.peek() == ")":
-                read.at += 1
-                return VariableAssignment(name, index, appends, tuple(items), start)
-            items.append(read.word())
-
-    def _redirect(self) -> Redirect | None:
-        read = self._read
-        found = _REDIRECT.match(read.text, read.at, read.end)
-        if found is None:
-            return None
-        operator = found.group(1) or found.group(2)
-        read.at = found.end()
-        read.skip_blanks()
-        target = read.word()
-        if operator not in ("<<", "<<-"):
-            return Redirect(operator, target)
-        texts = [part.text for part in target.parts if isinstance(part, Literal)]
-        if len(texts) != len(target.parts):
-            raise Unreadable("the end of a heredoc is not plain", target.offset)
-        quoted = any(isinstance(part, Literal) and part.quoted for part in target.parts)
-        self._pending.append((len(self._heredocs), "".join(texts), quoted, operator == "<<-"))
-        self._heredocs.append(Heredoc(RawWord((), read.at, read.at), read.at))  # read at the end of the line
-        return Redirect(operator, target, len(self._heredocs) - 1)
 
 
 def _compound(

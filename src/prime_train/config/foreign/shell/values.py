@@ -17,6 +17,13 @@ class Piece(NamedTuple):
     splits: bool = False  # from an expansion outside of quotes: blanks part it into words
     is_bare: bool = False  # written outside of quotes: it may be a pattern
 
+    def at(self, place: tuple[int, int]) -> Piece:
+        return self._replace(line=place[0], column=place[1])
+
+    def elsewhere(self) -> Piece:
+        """The piece for another file, where it gets the place at which it is used."""
+        return self.at((0, 0))
+
     def behind(self, count: int) -> Piece:
         """What is left behind the first `count` characters."""
         skipped = self.text[:count]
@@ -44,6 +51,11 @@ class Word(NamedTuple):
         return None if self.is_open else self.text
 
     @property
+    def base(self) -> str:
+        """The name of the file that the word names, "" if it is not known."""
+        return (self.literal or "").rpartition("/")[2]
+
+    @property
     def is_open(self) -> bool:
         return self.many or any(piece.is_open for piece in self.pieces)
 
@@ -58,6 +70,9 @@ class Word(NamedTuple):
     @property
     def column(self) -> int:
         return self.pieces[0].column if self.pieces else 1
+
+    def elsewhere(self) -> Word:
+        return Word(tuple(piece.elsewhere() for piece in self.pieces), self.many)
 
     def behind(self, count: int) -> Word:
         """The word without its first `count` characters."""
@@ -86,6 +101,13 @@ def joined(words: Iterable[Word]) -> Pieces:
             pieces.append(Piece(" ", word.line, word.column))
         pieces.extend([open_piece(word.text, (word.line, word.column))] if word.many else word.pieces)
     return tuple(pieces)
+
+
+def elsewhere(value: Value) -> Value:
+    """A value that another file sets."""
+    if isinstance(value, WordArray):
+        return WordArray(tuple(word.elsewhere() for word in value.words))
+    return tuple(piece.elsewhere() for piece in value)
 
 
 def is_known(value: Value) -> bool:

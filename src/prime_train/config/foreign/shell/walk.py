@@ -7,32 +7,20 @@ where it is called, and a quoted script, as in `bash -c "..."`, where it is star
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from prime_train.config.foreign.shell import builtins
 from prime_train.config.foreign.shell.expand import Expander
-from prime_train.config.foreign.shell.made_texts import OPEN_NAME, append, stripped, text_of
-from prime_train.config.foreign.shell.state import UNKNOWN_ARGUMENTS, ShellState, names_set
-from prime_train.config.foreign.shell.syntax import DECLARATIONS, parse
-from prime_train.config.foreign.shell.trace import ScriptText, ShellCommand, Trace
-from prime_train.config.foreign.shell.tree import (
-    Block,
-    Compound,
-    Function,
-    RawWord,
-    Redirect,
-    Simple,
-    Statement,
-    VariableAssignment,
-)
-from prime_train.config.foreign.shell.values import Piece, Pieces, Value, Word, WordArray, open_piece
+from prime_train.config.foreign.shell.made_texts import quoted_script, reads_script, state_of_shell, text_of
+from prime_train.config.foreign.shell.simple_commands import DECLARATIONS
+from prime_train.config.foreign.shell.state import ShellState, names_set, text_of_function
+from prime_train.config.foreign.shell.syntax import parse
+from prime_train.config.foreign.shell.trace import ScriptText, ShellCommand, Trace, script_text
+from prime_train.config.foreign.shell.tree import Block, Compound, Function, RawWord, Redirect, Simple, Statement
+from prime_train.config.foreign.shell.values import Piece, Pieces, Value, Word
+from prime_train.config.foreign.shell.variables import assign, declare, files_named, heredoc_text, read_heredoc
 
 _MOST_CALLS = 8  # functions and quoted scripts inside each other
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
-_PASSES_ENVIRONMENT = frozenset({*_SHELLS, "srun", "env", "nohup", "time", "nice", "timeout", "setsid"})
-_WORD = re.compile(r"[\w.:-]+")
-_LOADS_CODE = re.compile(r"\beval\b|\bsource\b|(?<![\w./-])\.\s")
-_CHANGES_ARGUMENTS = re.compile(r"\b(?:shift|set)\b")
 _RETURNS = re.compile(r"\breturn\b")
 
 
@@ -44,17 +32,20 @@ class Walk:
     ) -> None:
         self.trace = trace
         self.state = state
-        self.source = source
         self._outer = outer
         self._calls = calls
         self._locals: list[dict[str, Value | None]] = []
-        self._expander = Expander(state, source.place, self._apart)
+        self._expander = Expander(state, source, self._apart, trace.spend)
+
+    @property
+    def source(self) -> ScriptText:
+        return self._expander.source
 
     def whole(self, block: Block) -> None:
-        """Follows a whole script, then the functions that nothing calls: a sourced file may call them."""
+        """Follows a whole script, then its functions that nothing calls: a sourced file may call them."""
         self.block(block)
         for name, function in list(self.state.functions.items()):
-            if function is not None and name not in self.trace.called:
+            if function is not None and not function[1].path and name not in self.trace.called:
                 self._use(ShellState())
                 self.state.lost = True
                 self.block((function[0].body,))
@@ -86,11 +77,11 @@ class Walk:
                 self.state.functions[name] = (statement, self.source)
                 return False
             case Compound():
-                self._expand(redirect.target for redirect in statement.redirects)
                 return self._compound(statement)
 
     def _compound(self, statement: Compound) -> bool:
-        self._expand(statement.words)
+        for word in (*(redirect.target for redirect in statement.redirects), *statement.words):
+            self._expander.words(word)  # for the effects that this has
         match statement.kind:
             case "group":
                 return self.block(statement.blocks[0])
@@ -119,11 +110,6 @@ class Walk:
             case "arithmetic":
                 self._expander.compute(statement.name)
         return False
-
-    def _expand(self, words: Iterable[RawWord]) -> None:
-        """Expands words for the effects that this has."""
-        for word in words:
-            self._expander.words(word)
 
     def _one_of(self, blocks: Sequence[Block]) -> None:
         """Follows blocks; one or none runs."""
@@ -160,37 +146,14 @@ class Walk:
 
     def _forget(self, statement: Compound) -> None:
         """Forgets every variable that a statement may set."""
-        text = self.source.text[statement.offset : statement.end]
-        self.trace.spend(len(text) // 64)
-        if _LOADS_CODE.search(text):
-            self.state.forget_all()
-            return
-        names = names_set(text)
-        if OPEN_NAME in text or not self.state.functions.keys().isdisjoint(_WORD.findall(text)):
-            names |= self._names_of_functions()
-        self.state.forget(names)
-        if "IFS" in names or "shopt" in text:
-            self.state.splits_as_usual = self.state.patterns_stay = False
-        if _CHANGES_ARGUMENTS.search(text):
-            self.state.arguments = UNKNOWN_ARGUMENTS
-
-    def _names_of_functions(self) -> set[str]:
-        names: set[str] = set()
-        for function in self.state.functions.values():
-            if function is not None:
-                names |= self._names_of(function)
-        return names
-
-    def _names_of(self, function: tuple[Function, ScriptText]) -> set[str]:
-        text = function[1].text[function[0].offset : function[0].end]
-        self.trace.spend(len(text) // 64)
-        return names_set(text)
+        self.trace.spend(self.state.forget_set_in(self.source.text[statement.offset : statement.end]) // 64)
 
     def _simple(self, statement: Simple) -> bool:
-        self._expand(redirect.target for redirect in statement.redirects)
+        for redirect in statement.redirects:
+            self._expander.words(redirect.target)
         if not statement.words:
             for assignment in statement.assignments:
-                self._assign(assignment)
+                assign(self._expander, assignment)
             return False
         words: list[Word] = []
         for raw in statement.words:
@@ -201,17 +164,13 @@ class Walk:
             return False
         # assignments in front of a command hold for the command alone
         before = self._copy() if statement.assignments else self.state
-        given = {assignment.name: self._assign(assignment) for assignment in statement.assignments}
+        given = {assignment.name: assign(self._expander, assignment) for assignment in statement.assignments}
         self._use(before)
-        command = ShellCommand(
-            tuple(words), self._environment(given), *self.source.place(statement.offset), outer=self._outer
-        )
-        return self._run(command, statement)
-
-    def _environment(self, given: Mapping[str, Value]) -> dict[str, Word]:
         self.trace.spend(len(self.state.exported) // 8)
-        values = {name: self.state.values[name] for name in self.state.exported if name in self.state.values}
-        return {name: Word(value) for name, value in (values | dict(given)).items() if not isinstance(value, WordArray)}
+        place = self.source.place(statement.offset)
+        environment = self.state.environment(given)
+        command = ShellCommand(tuple(words), environment, *place, outer=self._outer, path=self.source.path)
+        return self._run(command, statement)
 
     def _run(self, command: ShellCommand, statement: Simple) -> bool:
         """Follows a command with its words; returns whether the shell ends with it."""
@@ -220,46 +179,26 @@ class Walk:
             ended = self._run(command._replace(words=words[1:]), statement)
             return ended or (name == "exec" and not words[1].is_open)
         if name in DECLARATIONS:
-            self._declare(command, [each for each in statement.words if isinstance(each, VariableAssignment)])
+            declare(self._expander, command, statement.words, self._locals[-1] if self._locals else None)
         elif name in self.state.functions:
             return self._call(command)
         elif name == "eval":
             return self._eval(words[1:])
+        elif name in ("source", "."):
+            self._source(words[1:])
         elif name in ("exit", "return"):
             return True
         elif name in builtins.EFFECTS:
             builtins.EFFECTS[name](self.state, words[1:])
             if name == "read":
-                self._read(words[1:], statement.redirects)
+                read_heredoc(self._expander, words[1:], statement.redirects)
         else:
             if words[0].is_open and self.state.functions:
-                self.state.forget(self._names_of_functions())  # it may call any of them
+                self.trace.spend(self.state.forget_set_by_functions() // 64)  # it may call any of them
             self.trace.commands.append(command)
             self._heredoc(command, statement.redirects)
-            self._quoted(command)
+            self._script(quoted_script(command), command)
         return False
-
-    def _read(self, words: Sequence[Word], redirects: Sequence[Redirect]) -> None:
-        """`read -r -d '' NAME <<EOF` gives the whole text to a variable, without the blanks around it."""
-        here = next((each for each in redirects if each.heredoc >= 0), None)
-        texts = [word.literal for word in words]
-        if here is None or texts[:-1] not in (["-r", "-d", ""], ["-d", "", "-r"], ["-rd", ""]) or texts[-1] is None:
-            return
-        if self.state.splits_as_usual:
-            body = self._expander.scalar(self.source.heredocs[here.heredoc].word)
-            self.state.set(texts[-1], stripped(body))
-
-    def _declare(self, command: ShellCommand, assignments: Sequence[VariableAssignment]) -> None:
-        flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
-        is_local = bool(self._locals) and command.name not in ("export", "readonly") and "g" not in flags
-        for assignment in assignments:
-            if is_local:
-                self._locals[-1].setdefault(assignment.name, self.state.values.get(assignment.name))
-            self._assign(assignment)
-        bare = builtins.declare(self.state, command.words, [assignment.name for assignment in assignments])
-        for name in bare if is_local else ():
-            self._locals[-1].setdefault(name, self.state.values.get(name))
-            self.state.forget((name,))
 
     def _call(self, command: ShellCommand) -> bool:
         """Follows a function where it is called."""
@@ -270,15 +209,15 @@ class Walk:
             state.forget_all()
             return False
         arguments, state.arguments, source = state.arguments, command.words[1:], self.source
-        self.source, self._expander.place = function[1], function[1].place
+        self._expander.source = function[1]
         self._calls += 1
         self._locals.append({})
         ended = self.block((function[0].body,))
         self._calls -= 1
-        self.source, self._expander.place = source, source.place
+        self._expander.source = source
         if _RETURNS.search(function[1].text, function[0].offset, function[0].end):
             ended = False
-            self.state.forget(self._names_of(function))  # it may return before its end
+            self.state.forget(names_set(text_of_function(function)))  # it may return before its end
         for variable, value in self._locals.pop().items():
             if value is None:
                 self.state.values.pop(variable, None)
@@ -287,67 +226,50 @@ class Walk:
         self.state.arguments = arguments
         return ended
 
-    def _assign(self, assignment: VariableAssignment) -> Value:
-        """Sets a variable and returns its value."""
-        name, state = assignment.name, self.state
-        unknown = open_piece(f"${name}", self.source.place(assignment.offset))
-        if isinstance(assignment.value, RawWord):
-            value: Value | None = None if assignment.subscript else self._expander.scalar(assignment.value)
-        else:
-            value = self._expander.array(assignment.value)
-        if assignment.appends and value is not None:
-            value = append(state.get(name), value, unknown)
-        if value is None:
-            state.forget_array(name)
-            return (unknown,)
-        self.trace.spend(1 + len(value.words if isinstance(value, WordArray) else value))
-        state.set(name, value)
-        return value
-
-    def _quoted(self, command: ShellCommand) -> None:
-        """Follows the text behind `bash -c`."""
-        words = command.words
-        for number, word in enumerate(words[:-2]):
-            flag = words[number + 1].literal or ""
-            if _basename(word) in _SHELLS and re.fullmatch(r"-[a-z]*c", flag):
-                self._script(words[number + 2].pieces, command)
-                return
-        if command.name == "ssh" and len(words) > 2 and " " in words[-1].text:
-            self._script(words[-1].pieces, command)
-
     def _heredoc(self, command: ShellCommand, redirects: Sequence[Redirect]) -> None:
         """Keeps the text of a heredoc that becomes a file, and follows one that a shell reads."""
-        here = next((each for each in redirects if each.heredoc >= 0), None)
-        if here is None:
+        text = heredoc_text(self._expander, redirects)
+        if text is None:
             return
-        body = Word(self._expander.scalar(self.source.heredocs[here.heredoc].word))
-        into = [each.target for each in redirects if each.operator in (">", ">|")]
-        names = [word for target in into for word in self._expander.words(target)]
-        if command.name == "tee":
-            names = [word for word in command.words[1:] if not word.text.startswith("-")]
-        elif command.name != "cat" or len(command.words) > 1:
-            names = []
-        self.trace.files.update({word.text: body for word in names if word.literal})
-        plain = [_basename(word) for word in command.words if not word.text.startswith("-")]
-        if plain[-1:] == ["bash"] or plain in (["sh"], ["sbatch"]):
-            self._script(body.pieces, command)
+        if not self.source.path:
+            named = files_named(self._expander, command, redirects)
+            self.trace.files.update({word.text: Word(text) for word in named if word.literal})
+        if reads_script(command):
+            self._script(text, command)
 
     def _script(self, pieces: Pieces, command: ShellCommand) -> None:
         """Follows a text that a shell of its own runs."""
-        state = ShellState()
-        if _basename(command.words[0]) in _PASSES_ENVIRONMENT:
-            state.values.update((name, word.pieces) for name, word in command.environment.items())
-            state.exported.update(state.values)
-        self._text(pieces, state, (*command.outer, *command.words))
+        self._text(pieces, state_of_shell(command), (*command.outer, *command.words))
 
     def _eval(self, words: Sequence[Word]) -> bool:
-        pieces: list[Piece] = []
-        for word in words:
-            pieces.extend((Piece(" ", word.line, word.column), *word.pieces))
-        ended = self._text(tuple(pieces), self.state, self._outer)
+        pieces = tuple(piece for word in words for piece in (Piece(" ", word.line, word.column), *word.pieces))
+        ended = self._text(pieces, self.state, self._outer)
         if any(word.is_open for word in words):
             self.state.forget_all()
         return ended
+
+    def _source(self, words: Sequence[Word]) -> None:
+        """Follows a file that is sourced, if it can be read; else any variable may be set."""
+        if words and builtins.HARMLESS.fullmatch(words[0].text) is not None:
+            return
+        found = None
+        if words and self._calls < _MOST_CALLS:
+            found = self.trace.load(words[0], self.source.path, self.trace.commands)
+        if found is None or found[0] in self.trace.sourcing:
+            self.state.forget_all()
+            return
+        path, text = found
+        self.trace.sourcing.add(path)
+        arguments = self.state.arguments
+        self.trace.spend(len(text) // 64)
+        if len(words) > 1:
+            self.state.arguments = tuple(word.elsewhere() for word in words[1:])
+        self._inside(script_text(text, path), self.state, self._outer)
+        self.trace.sourcing.discard(path)
+        if _RETURNS.search(text):
+            self.state.forget(names_set(text))  # it may return before its end
+        if len(words) > 1:
+            self.state.arguments = arguments
 
     def _text(self, pieces: Pieces, state: ShellState, outer: tuple[Word, ...]) -> bool:
         """Follows a text that is made at run time. Its open pieces stay open."""
@@ -357,15 +279,15 @@ class Walk:
         script, opened = text_of(pieces)
         self.trace.spend(len(script.text) // 64)
         state.values.update((name, (piece,)) for name, piece in opened.items())
-        tree = parse(script.text)
-        walk = Walk(self.trace, state, script._replace(heredocs=tree.heredocs), outer, self._calls + 1)
+        return self._inside(script._replace(path=self.source.path), state, outer)
+
+    def _inside(self, source: ScriptText, state: ShellState, outer: tuple[Word, ...]) -> bool:
+        """Follows another text in a state; returns whether the shell ends in it."""
+        tree = parse(source.text)
+        walk = Walk(self.trace, state, source._replace(heredocs=tree.heredocs), outer, self._calls + 1)
         ended = walk.block(tree.block)
         if state is self.state:
             self._use(walk.state)
         if tree.fault:
             self.state.forget_all()
         return ended
-
-
-def _basename(word: Word) -> str:
-    return (word.literal or "").rpartition("/")[2]

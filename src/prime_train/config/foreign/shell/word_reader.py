@@ -8,7 +8,6 @@ from collections.abc import Callable
 from prime_train.config.foreign.shell.tree import (
     Arithmetic,
     Block,
-    Heredoc,
     Literal,
     Parameter,
     RawWord,
@@ -30,7 +29,6 @@ _BACKTICKS = re.compile(r"`(?:[^`\\]|\\[\s\S])*`")
 _BRACKET = re.compile(r"[()]")
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 _IN_QUOTES = '$`"\\'  # what a backslash takes the meaning from
-_IN_HEREDOC = "$`\\"
 
 
 class WordReader:
@@ -111,27 +109,6 @@ class WordReader:
                 parts.extend(self._special(char))
         return RawWord(tuple(parts), start, self.at)
 
-    def heredoc(self, delimiter: str, *, quoted: bool, strips_tabs: bool) -> Heredoc:
-        """The lines from here to the delimiter; without one, the rest of the text, as bash does."""
-        start = end = self.at
-        while True:
-            line_end = self.line_end(end)
-            line = self.text[end:line_end]
-            is_delimiter = (line.lstrip("\t") if strips_tabs else line) == delimiter
-            if is_delimiter or line_end >= self.end:
-                break
-            end = line_end + 1
-        end = end if is_delimiter else self.end
-        parts: tuple[WordPart, ...] = (Literal(self.text[start:end], start, True),)
-        if not quoted:
-            outer, self.end = self.end, end
-            parts = self._quoted_parts("", _IN_HEREDOC)
-            self.end = outer
-        self.at = min(line_end + 1, self.end)
-        if strips_tabs:
-            parts = tuple(_without_tabs(part, is_first=part is parts[0]) for part in parts)
-        return Heredoc(RawWord(parts, start, end), start)
-
     def arithmetic_end(self, start: int) -> int:
         """The offset of the `))` that closes the `((` at `start`; -1 if these are two separate brackets."""
         if not self.text.startswith("((", start, self.end):
@@ -176,7 +153,7 @@ class WordReader:
         start = self.at
         self.at += 1
         first = Literal("", self.at, True)  # so that "" is a word, too
-        parts = self._quoted_parts('"', _IN_QUOTES)
+        parts = self.quoted_parts('"', _IN_QUOTES)
         if self.peek() != '"':
             raise Unreadable("a quote is not closed", start)
         self.at += 1
@@ -188,7 +165,7 @@ class WordReader:
             raise Unreadable("a quote is not closed", start - 1)
         return close
 
-    def _quoted_parts(self, stops: str, escapable: str) -> tuple[WordPart, ...]:
+    def quoted_parts(self, stops: str, escapable: str) -> tuple[WordPart, ...]:
         """The parts up to one of the signs `stops`, with the rules inside of double quotes."""
         parts: list[WordPart] = []
         while self.at < self.end:
@@ -292,7 +269,7 @@ class WordReader:
         """The parts up to the closing brace, inside of quotes: quotes in it are taken off."""
         parts: list[WordPart] = []
         while True:
-            parts.extend(self._quoted_parts('"}', _IN_QUOTES + "}"))
+            parts.extend(self.quoted_parts('"}', _IN_QUOTES + "}"))
             if self.peek() != '"':
                 return tuple(parts)
             parts.extend(self._double_quoted())
@@ -300,11 +277,3 @@ class WordReader:
 
 def _implied(name: str) -> str:
     return {"@": "[@]", "*": "[*]"}.get(name, "")
-
-
-def _without_tabs(part: WordPart, *, is_first: bool) -> WordPart:
-    """A part of a `<<-` heredoc without the tabs at the beginning of its lines."""
-    if not isinstance(part, Literal):
-        return part
-    text = part.text.lstrip("\t") if is_first else part.text
-    return part._replace(text=re.sub(r"\n\t+", "\n", text))

@@ -1,4 +1,4 @@
-"""The log files of a Slurm job: the folder that they need. Judges the directives of a batch script."""
+"""What a Slurm job needs beside its directives: a folder for its logs, and a training that is known."""
 
 from __future__ import annotations
 
@@ -39,3 +39,32 @@ def log_folder_is_not_there(reading: Reading) -> Iterator[Fault]:
             if slash and folder and "%" not in folder and exists(folder, part.document.path) is False:
                 what = f"the folder {folder} does not exist here"
                 yield Fault("SLU004", (*part.at, key), what, f"mkdir -p {folder} before sbatch", document=part.document)
+
+
+@file_rule("SLU015", Severity.NOTE)
+def job_without_a_known_training(reading: Reading) -> Iterator[Fault]:
+    """A job is judged in full only if its training is started by a command that is known.
+
+    a job whose training is not known is judged by its directives alone, so no other finding does not mean that it works
+
+    The scripts that it sources or starts are read, too, where it is certain which files these are.
+
+    Source: registry/launchers.toml.
+
+    Bad:
+        # file job.sh
+        #!/bin/bash
+        #SBATCH --nodes=1
+        ./start_training --model llama
+    Good:
+        # file job.sh
+        #!/bin/bash
+        #SBATCH --nodes=1
+        torchrun --standalone --nproc_per_node 8 train.py
+    """
+    parts = reading.foreign or ()
+    jobs = [part for part in parts if part.format == "sbatch"]
+    if jobs and not any(part.start for part in parts):
+        what = "no training command that is known here is in it, and only the directives of the job are judged"
+        fix = "lint the config of the training, or describe the training in a file with [recipe]"
+        yield Fault("SLU015", (*jobs[0].at, next(iter(jobs[0].values))), what, fix, document=jobs[0].document)
