@@ -1,4 +1,4 @@
-"""Lists the step folders of a program and judges which checkpoints are complete. Deletes nothing.
+"""Lists the step folders or files of a program and judges which checkpoints are complete. Deletes nothing.
 
 This is the only judge: the supervisor, the disk watch, `validate`, `status`, `ckpt` and the report all use it. A
 program describes its layout as a `FolderLayout`, a plain value, so that a child process gets it as JSON.
@@ -6,18 +6,22 @@ program describes its layout as a `FolderLayout`, a plain value, so that a child
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from prime_train.checkpoints import dcp, in_use, layout, removal
+from prime_train.checkpoints import dcp, in_use, layout, proofs, removal
 from prime_train.checkpoints.cleanup import Kind, StoredItem, Wholeness
-from prime_train.checkpoints.layout import PIN, SavedCheckpoint, size_bytes
+from prime_train.checkpoints.layout import PIN, Files, SavedCheckpoint
+from prime_train.checkpoints.proofs import FileProof, JudgedFiles
+from prime_train.checkpoints.tracker import StepTracker, read_tracker
+from prime_train.core import outside
 from prime_train.core.outside import OutsideError
 
 
@@ -36,33 +40,50 @@ class FolderLayout:
     markers: tuple[Marker, ...] = ()
     metadata: tuple[str, ...] = ()  # where torch.distributed.checkpoint writes `.metadata`, which names every file
     manifest: bool = False  # the folder has the manifest of the bundled trainer (layout.py)
+    # What a trainer writes that prime-train does not know more of: its `[[layout]]` in registry/trainers.
+    kind: Literal["folder", "file"] = "folder"  # "file": the files of a step lie beside those of other steps
+    proofs: tuple[FileProof, ...] = ()  # all must hold
+    tracker: StepTracker | None = None  # the file beside the steps that names the latest one
+    parts: tuple[str, ...] = ()  # folders below that of the checkpoints that each have a part of every step
+    temporary: tuple[str, ...] = ()  # names of files in the folder for temporary files that a kill leaves there
+    ranks: int = 0  # processes that save, from the launch; 0: not known
 
 
 BUNDLED = FolderLayout(manifest=True)
 
 
 def layout_from(document: Mapping[str, Any]) -> FolderLayout:
-    """The layout whose fields `dataclasses.asdict` gives."""
-    markers = tuple(Marker(tuple(names), lacks) for names, lacks in document["markers"])
-    return FolderLayout(document["step"], markers, tuple(document["metadata"]), document["manifest"])
+    """The layout whose fields `dataclasses.asdict` gives, also after they were JSON."""
+    fields = dict(document)
+    fields["markers"] = tuple(Marker(tuple(names), lacks) for names, lacks in document["markers"])
+    fields["proofs"] = tuple(FileProof(**one | {"names": tuple(one["names"])}) for one in document["proofs"])
+    fields["tracker"] = None if document["tracker"] is None else StepTracker(**document["tracker"])
+    for name in ("metadata", "parts", "temporary"):
+        fields[name] = tuple(document[name])
+    return FolderLayout(**fields)
 
 
-def step_of(folder: Path, form: FolderLayout) -> int | None:
-    """The number in the name of a step folder; None where the name is another."""
-    match = re.fullmatch(form.step, folder.name)
-    return int(match[1]) if match else None
+def step_of(path: Path, form: FolderLayout) -> int | None:
+    """The number in the name of a step folder or file; None where the name is another."""
+    match = re.fullmatch(form.step, path.name)
+    return outside.to_count(match[1]) if match else None
 
 
 def steps(folders: Sequence[Path], form: FolderLayout) -> dict[int, list[Path]]:
-    """The step folders below `folders` by their number, in the order of `folders`. A missing folder has none."""
+    """The step folders or files below `folders` by their number, in the order of `folders`.
+
+    A missing folder has none.
+    """
     found: dict[int, list[Path]] = {}
     match = re.compile(form.step).fullmatch
     for folder in folders:
-        entries = layout.list_entries(folder)
-        # No link: what is behind one may be the user's own.
-        for name in sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False)):
-            if (named := match(name)) is not None:
-                found.setdefault(int(named[1]), []).append(folder / name)
+        names = [(named[1], entry) for entry in layout.list_entries(folder) if (named := match(entry.name))]
+        for number, entry in sorted(names, key=lambda one: one[1].name):
+            step = outside.to_count(number)
+            # No link: what is behind one may be the user's own.
+            is_one = entry.is_file if form.kind == "file" else entry.is_dir
+            if step is not None and is_one(follow_symlinks=False):
+                found.setdefault(step, []).append(folder / entry.name)
     return found
 
 
@@ -70,6 +91,14 @@ def problem(folders: Sequence[Path], form: FolderLayout) -> str:
     """What the checkpoint of one step lacks, whose parts are in `folders`; "" where it is complete."""
     if form.manifest:
         return layout.problem(folders[0])
+    if form.proofs:
+        try:
+            return find_unproven(folders, form)
+        except FileNotFoundError:
+            return "it was deleted meanwhile"
+        except OSError as error:
+            name = proofs.show_name(Path(str(error.filename or folders[0])).name)
+            return f"{name} is unreadable: {error.strerror or error}"
     for marker in form.markers:
         if not _has(folders, marker.names):
             return marker.lacks
@@ -85,10 +114,62 @@ def problem(folders: Sequence[Path], form: FolderLayout) -> str:
     return ""
 
 
+def find_unproven(paths: Sequence[Path], form: FolderLayout) -> str:
+    """The first proof that does not hold for the parts of one step; "" where all do.
+
+    Raises OSError where a file cannot be read: then it is not known whether the checkpoint is complete.
+    """
+    judged = list_judged(paths, form)
+    base = paths[0].parent.parent
+    saved = {part.folder.parent.name for part in judged}
+    # A part that the trainer never saves has no folder.
+    for name in form.parts:
+        if name not in saved and (base / name).is_dir():
+            return f"no part in {name}: the save did not finish"
+    return next(filter(None, (proofs.find_problem(part, form.proofs) for part in judged)), "")
+
+
+def list_judged(paths: Sequence[Path], form: FolderLayout) -> list[JudgedFiles]:
+    """What is judged of one step: each of its folders, or all of its files as one. Raises OSError."""
+    step = step_of(paths[0], form) or 0
+    tracked = None if form.tracker is None else read_tracker(paths[0].parent, form.tracker)
+    if form.kind == "file":
+        files = {path.name: path.lstat() for path in paths}
+        return [JudgedFiles(paths[0].parent, files, step, form.ranks, tracked)]
+    return [JudgedFiles(path, list_bounded(path), step, form.ranks, tracked) for path in paths]
+
+
+def list_bounded(folder: Path) -> Files:
+    """The files below a step folder. Raises OutsideError where there are more than any trainer writes."""
+    found: dict[str, os.stat_result] = {}
+    for name, entry in _walk(folder):
+        if len(found) >= _MOST_FILES:
+            what = f"it has more than {_MOST_FILES:,} files"
+            raise OutsideError(errno.EFBIG, what, folder, "no checkpoint has so many, and listing them takes long")
+        with suppress(FileNotFoundError):
+            found[name] = entry.stat(follow_symlinks=False)
+    return found
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Everything but folders below a folder, by name, one by one. Follows no links."""
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        with os.scandir(folder / prefix) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{prefix}{entry.name}/")
+                else:
+                    yield prefix + entry.name, entry
+
+
 def find_missing_name(names: Collection[str], form: FolderLayout) -> str:
     """What a checkpoint with these files lacks, by their names below its step folders; "" where none is missing."""
     if form.manifest:
         return layout.find_missing_name(names)
+    if form.proofs:
+        return proofs.find_missing_name(names, form.proofs, form.ranks)
     return next((marker.lacks for marker in form.markers if not set(marker.names) & set(names)), "")
 
 
@@ -96,6 +177,10 @@ def is_finished(folders: Sequence[Path], form: FolderLayout) -> bool:
     """Whether the save got to its end, also where a file was damaged later."""
     if form.manifest:
         return (folders[0] / layout.MANIFEST).exists()
+    if form.proofs:
+        with suppress(OSError):
+            return not any(find_missing_name(part.files.keys(), form) for part in list_judged(folders, form))
+        return True  # nothing shows that it is the remains of a save
     return all(_has(folders, marker.names) for marker in form.markers)
 
 
@@ -119,7 +204,7 @@ def find_newest_complete(folders: Sequence[Path], form: FolderLayout) -> SavedCh
 
 def _checkpoint(step: int, parts: Sequence[Path], form: FolderLayout) -> SavedCheckpoint:
     pinned = any((part / PIN).exists() for part in parts)
-    total_bytes, written_s = sum(map(size_bytes, parts)), layout.written_s(parts[0])
+    total_bytes, written_s = sum(measure(part).size_bytes for part in parts), layout.written_s(parts[0])
     return SavedCheckpoint(step, parts[0], total_bytes, problem(parts, form), pinned, written_s)
 
 
@@ -133,6 +218,7 @@ def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:
 
 STABLE = "STABLE"  # a file that is touched when exported weights are whole
 
+_MOST_FILES = 100_000  # of a checkpoint: 4,096 ranks write some 16,000
 _GROWING = 4  # so many of the newest steps may still receive rollouts
 _MEASURE_AGAIN_S = 600.0  # a complete folder is measured again after this, even if its markers did not change
 
@@ -176,6 +262,10 @@ class MeasuredFolder(NamedTuple):
 def measure(folder: Path) -> MeasuredFolder:
     """Size and latest change of all files in a folder. Skips files that vanish meanwhile. Follows no links."""
     size_bytes, changed_s, waiting = 0, 0.0, [os.fspath(folder)]
+    with suppress(OSError):
+        status = folder.lstat()
+        if stat.S_ISREG(status.st_mode):  # a checkpoint that is one file
+            return MeasuredFolder(status.st_size, status.st_mtime)
     while waiting:
         for entry in layout.list_entries(waiting.pop()):
             with suppress(FileNotFoundError):

@@ -131,7 +131,14 @@ def fold_trainer(state: State, record: Record) -> State:
         case events.CheckpointSaved(step=step, write_s=write_s):
             readable = tuple(other for other in state.unreadable if other != step)  # this attempt wrote it again
             saves_s = (*state.saves_s, write_s)[-SAVES_KEPT:]
-            return evolve(state, newest_complete=step, saving_step=None, unreadable=readable, saves_s=saves_s)
+            return evolve(
+                state,
+                newest_complete=step,
+                saving_step=None,
+                saved_s=record.time_s,
+                unreadable=readable,
+                saves_s=saves_s,
+            )
         case events.CheckpointUnreadable(step=step):
             return evolve(state, unreadable=tuple(sorted({*state.unreadable, step})))
         # The first failure in time is the cause; the ranks after it report only the connection that broke.

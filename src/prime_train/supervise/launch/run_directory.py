@@ -291,8 +291,11 @@ def choose_checkpoint(
     return 0, tuple(rejected)
 
 
-def would_lose_checkpoints(newest_first: Sequence[SavedCheckpoint], interval_steps: int | None) -> bool:
+def would_lose_checkpoints(newest_first: Sequence[SavedCheckpoint], run: RunSpec) -> bool:
     """Whether a start from the beginning loses more than one checkpoint interval, which any crash may lose."""
+    # The interval of a command is not known. Its first save may be cut, and a second one proves an interval.
+    if run.command is not None:
+        return len(newest_first) > 1
     # Incomplete ones count too: they show how far the run had come.
     newest = newest_first[0].step if newest_first else 0
-    return newest > (interval_steps or 0)
+    return newest > (run.checkpoint.interval_steps or 0)
