@@ -1,0 +1,4 @@
+"""Any command that trains: a trainer that this package did not write, by its profile in registry/trainers.
+
+Nothing is guessed of a trainer. What no profile and no config says is reported as not known.
+"""

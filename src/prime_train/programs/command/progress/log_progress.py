@@ -1,0 +1,117 @@
+"""Reads a trainer's output by the lines of its profile. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from prime_train.diagnose.log_prefix import strip_prefixes
+from prime_train.programs.command.progress.bars import BarChooser
+from prime_train.programs.command.progress.lines import LineSplitter
+from prime_train.programs.command.progress.marks import ProgressMark, parse_count, parse_number
+from prime_train.registry.trainers import SlowPhase, TrainerLine
+
+_LONGEST_TEXT = 300
+_SHOWN = ("resume", "fresh", "start", "stop", "exit", "warn")
+
+
+class LogProgress:
+    """The marks of one log. `total`: the last step, where the config or another file says it."""
+
+    def __init__(
+        self, lines: Sequence[TrainerLine], phases: Sequence[SlowPhase] = (), total: int | None = None
+    ) -> None:
+        self._lines = tuple(lines)
+        self._phases = tuple(phases)
+        self._splitter = LineSplitter()
+        self._bars = BarChooser(total)
+
+    @property
+    def total(self) -> int | None:
+        """The last step, where it is known."""
+        return self._bars.total
+
+    def feed(self, data: bytes) -> tuple[ProgressMark, ...]:
+        return self._read(self._splitter.feed(data))
+
+    def finish(self) -> tuple[ProgressMark, ...]:
+        return self._read(self._splitter.finish())
+
+    def _read(self, texts: list[str]) -> tuple[ProgressMark, ...]:
+        return tuple(mark for text in texts for mark in self.read_line(text))
+
+    def read_line(self, text: str) -> tuple[ProgressMark, ...]:
+        """The marks of one line without colours."""
+        found = find_line(text, self._lines)
+        phase = next((phase for phase in self._phases if phase.pattern.search(text)), None)
+        marks = [] if phase is None else [ProgressMark("phase", phase=phase.name)]
+        if found is None:
+            return tuple(marks)
+        line, match, stream = found
+        mark = make_mark(line, match, stream)
+        if line.total_is_last:
+            return (*marks, *self._take_bar(mark))
+        return (*marks, *self._confirm(line, mark), mark)
+
+    def _take_bar(self, mark: ProgressMark) -> tuple[ProgressMark, ...]:
+        """The steps of a bar, once it is certain that it is the training's."""
+        if mark.step is None or mark.total is None:
+            return ()
+        return self._steps(self._bars.see(mark.step, mark.total), mark)
+
+    def _confirm(self, line: TrainerLine, mark: ProgressMark) -> tuple[ProgressMark, ...]:
+        """The steps of bars before this line that it makes certain."""
+        if line.kind == "start" and mark.total:
+            self._bars.know(mark.total)
+        elif line.kind == "loss" or (line.kind == "step" and mark.loss is not None):
+            return self._steps(self._bars.confirm(), mark)
+        elif line.kind == "exit":
+            return self._steps(self._bars.close(), mark)
+        return ()
+
+    def _steps(self, steps: Sequence[int], mark: ProgressMark) -> tuple[ProgressMark, ...]:
+        return tuple(ProgressMark("step", step, self._bars.total, unit=mark.unit, stream=mark.stream) for step in steps)
+
+
+def find_line(text: str, lines: Sequence[TrainerLine]) -> tuple[TrainerLine, re.Match[str], str] | None:
+    """The first line of a profile that takes a text, also behind the prefixes of launchers and loggers.
+
+    The last value is the writer that such a prefix names.
+    """
+    for line in lines:
+        match = line.pattern.search(text)
+        if match is not None:
+            return line, match, strip_prefixes(text[:200]).stream if text[0] in "[(" else ""
+    bare = strip_prefixes(text)
+    if bare.text != text.rstrip():
+        for line in lines:
+            match = line.pattern.search(bare.text)
+            if match is not None:
+                return line, match, bare.stream
+    return None
+
+
+def make_mark(line: TrainerLine, match: re.Match[str], stream: str = "") -> ProgressMark:
+    """The mark of a line that a pattern took."""
+    said = {name: value for name, value in match.groupdict().items() if value is not None}
+    step, total = parse_count(said.get("step")), parse_count(said.get("total"))
+    epoch = parse_number(said.get("epoch"))
+    if line.per_epoch:
+        epochs = parse_count(said.get("epoch"))
+        known = step is not None and total is not None and epochs is not None
+        step, total = parse_count(epochs * total + step) if known else None, None  # type: ignore[operator]
+    return ProgressMark(
+        line.kind,
+        None if step is None else step + line.offset,
+        total,
+        loss=parse_number(said.get("loss")),
+        grad_norm=parse_number(said.get("grad_norm")),
+        tokens=parse_number(said.get("tokens")),
+        tokens_per_s=parse_number(said.get("tps")),
+        epoch=epoch,
+        took_s=parse_number(said.get("s")),
+        path=said.get("path", ""),
+        unit=line.unit if step is not None else "",
+        stream=stream,
+        text=match.string.strip()[:_LONGEST_TEXT] if line.kind in _SHOWN else "",
+    )
