@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -53,7 +53,7 @@ def make_way(places: StepPlaces, how: How) -> tuple[AsideChange, ...]:
     if how == "none" or not form.proofs:
         return ()
     if how == "tracker":
-        changes = (_name_newest(folder, form) for folder in places.checkpoints)
+        changes = (_name_newest(folder, form) for folder in step_folders.list_roots(places.checkpoints, form))
         return tuple(change for change in changes if change is not None)
     return tuple(_rename(judged) for judged in _list_in_the_way(places))
 
@@ -111,32 +111,28 @@ def _make_folder(folder: Path) -> None:
 
 
 def _name_newest(folder: Path, form: FolderLayout) -> AsideChange | None:
-    """Rewrite the tracker where it names a step that is not whole, or none at all."""
-    if form.tracker is None:
+    """Rewrite the tracker in `folder` where it names a step that is not whole, or none at all."""
+    tracker = form.tracker
+    # Another text, as "release" of Megatron, is the choice of the user.
+    if tracker is None or has_other_text(folder, tracker):
         return None
-    if has_other_text(folder, form.tracker):
-        return None  # as "release" of Megatron, which is the user's choice
-    saved = step_folders.steps([folder], form)
-    named = read_tracker(folder, form.tracker)
+    saved = step_folders.steps([folder], replace(form, below=(".",), parts=()))
+    named = read_tracker(folder, tracker)
     judged = {step: _judge(step, tuple(saved[step]), form) for step in saved}
     if named in judged and (not judged[named].problem or not judged[named].is_known):
         return None
     newest = max((step for step, one in judged.items() if not one.problem), default=None)
     if newest is None or newest == named:
         return None
-    problem = judged[named].problem if named in judged else _describe(named, form)
-    write_tracker(folder, form.tracker, newest)
-    path = folder / form.tracker.file
-    return AsideChange(-1 if named is None else named, problem, (path,), (path,), newest)
-
-
-def _describe(named: int | None, form: FolderLayout) -> str:
-    assert form.tracker is not None
     missing = "names no step" if named is None else f"names step {named}, which is missing"
-    return f"{form.tracker.file} {missing}"
+    problem = judged[named].problem if named in judged else f"{tracker.file} {missing}"
+    write_tracker(folder, tracker, newest)
+    path = folder / tracker.file
+    return AsideChange(-1 if named is None else named, problem, (path,), (path,), newest)
 
 
 def measure_aside(places: StepPlaces) -> Mapping[Path, int]:
     """What was set aside and its size in bytes. It stays until the user deletes it."""
-    entries = (Path(entry.path) for root in places.checkpoints for entry in layout.list_entries(root / FOLDER))
+    roots = step_folders.list_roots(places.checkpoints, places.layout)
+    entries = (Path(entry.path) for root in roots for entry in layout.list_entries(root / FOLDER))
     return {path: step_folders.measure(path).size_bytes for path in sorted(entries)}

@@ -39,7 +39,7 @@ class FileVersion(NamedTuple):
 
 
 def version_of(status: os.stat_result) -> FileVersion:
-    return FileVersion(status.st_ino, status.st_mtime_ns, status.st_size)
+    return FileVersion(status.st_ino, status.st_ctime_ns, status.st_size)
 
 
 @lru_cache(maxsize=2**14)  # a run is looked at every few seconds, and a tokenizer.json takes long to parse

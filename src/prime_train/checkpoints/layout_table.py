@@ -10,7 +10,7 @@ from prime_train.checkpoints.proofs import PROOF_KINDS, FileProof, ProofKind
 from prime_train.checkpoints.step_folders import FolderLayout
 from prime_train.checkpoints.tracker import StepTracker
 
-_KEYS = frozenset({"name", "step", "kind", "proofs", "parts", "tracker", "temporary", "step_key", "best"})
+_KEYS = frozenset({"name", "step", "kind", "proofs", "below", "parts", "tracker", "temporary", "step_key", "best"})
 _KINDS: Mapping[str, ProofKind] = {kind: kind for kind in get_args(ProofKind)}
 
 
@@ -38,6 +38,7 @@ def read_layout(table: Mapping[str, Any], ranks: int = 0) -> FolderLayout:
         kind=kind,
         proofs=proofs,
         tracker=_read_tracker(table),
+        below=_texts(table, "below") or (".",),
         parts=_texts(table, "parts"),
         temporary=_texts(table, "temporary"),
         ranks=ranks,

@@ -7,6 +7,7 @@ program describes its layout as a `FolderLayout`, a plain value, so that a child
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import re
 import stat
@@ -43,7 +44,8 @@ class FolderLayout:
     kind: Literal["folder", "file"] = "folder"  # "file": the files of a step lie beside those of other steps
     proofs: tuple[FileProof, ...] = ()  # all must hold
     tracker: StepTracker | None = None  # the file beside the steps that names the latest one
-    parts: tuple[str, ...] = ()  # folders below that of the checkpoints that each have a part of every step
+    below: tuple[str, ...] = (".",)  # where in the folder of the checkpoints steps can be; `*`: any name
+    parts: tuple[str, ...] = ()  # folders in it that each have a part of every step
     temporary: tuple[str, ...] = ()  # names of files in the folder for temporary files that a kill leaves there
     ranks: int = 0  # processes that save, from the launch; 0: not known
     step_key: str = ""  # where a file without a number in its name has the step
@@ -59,7 +61,7 @@ def layout_from(document: Mapping[str, Any]) -> FolderLayout:
     fields["markers"] = tuple(Marker(tuple(names), lacks) for names, lacks in document["markers"])
     fields["proofs"] = tuple(FileProof(**one | {"names": tuple(one["names"])}) for one in document["proofs"])
     fields["tracker"] = None if document["tracker"] is None else StepTracker(**document["tracker"])
-    for name in ("metadata", "parts", "temporary", "best"):
+    for name in ("metadata", "below", "parts", "temporary", "best"):
         fields[name] = tuple(document[name])
     return FolderLayout(**fields)
 
@@ -88,7 +90,7 @@ def steps(folders: Sequence[Path], form: FolderLayout) -> dict[int, list[Path]]:
     """
     found: dict[int, list[Path]] = {}
     match = re.compile(form.step, re.ASCII).fullmatch
-    for folder in folders:
+    for folder in list_roots(folders, form):
         entries = [entry for entry in layout.list_entries(folder) if match(entry.name)]
         for entry in sorted(entries, key=lambda entry: entry.name):
             # No link: what is behind one may be the user's own.
@@ -96,6 +98,26 @@ def steps(folders: Sequence[Path], form: FolderLayout) -> dict[int, list[Path]]:
             if is_one(follow_symlinks=False) and (step := step_of(folder / entry.name, form)) is not None:
                 found.setdefault(step, []).append(folder / entry.name)
     return found
+
+
+def list_roots(folders: Sequence[Path], form: FolderLayout) -> list[Path]:
+    """The folders that hold the steps themselves, in and below `folders`. No link is followed below them."""
+    found = []
+    for folder in folders:
+        for below in (*form.below, *form.parts):
+            roots = [folder]
+            for name in below.split("/"):
+                roots = [inner for root in roots for inner in _enter(root, name)]
+            found += roots
+    return found
+
+
+def _enter(root: Path, name: str) -> list[Path]:
+    if name == ".":
+        return [root]
+    entries = sorted(layout.list_entries(root), key=lambda entry: entry.name)
+    inside = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [root / one for one in inside if fnmatch.fnmatchcase(one, name)]
 
 
 def problem(folders: Sequence[Path], form: FolderLayout) -> str:
@@ -149,8 +171,9 @@ def list_judged(paths: Sequence[Path], form: FolderLayout) -> list[JudgedFiles]:
     step = step_of(paths[0], form) or 0
     tracked = None if form.tracker is None else read_tracker(paths[0].parent, form.tracker)
     if form.kind == "file":
-        files = {path.name: path.lstat() for path in paths}
-        return [JudgedFiles(paths[0].parent, files, step, form.ranks, tracked)]
+        roots = sorted({path.parent for path in paths})
+        beside = [{path.name: path.lstat() for path in paths if path.parent == root} for root in roots]
+        return [JudgedFiles(*one, step, form.ranks, tracked) for one in zip(roots, beside, strict=True)]
     return [JudgedFiles(path, list_bounded(path), step, form.ranks, tracked) for path in paths]
 
 
@@ -250,7 +273,8 @@ class StepPlaces:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        return (*self.checkpoints, *self.weights, *self.broadcasts, *self.rollouts)
+        roots = list_roots(self.checkpoints, self.layout)
+        return (*(roots or self.checkpoints), *self.weights, *self.broadcasts, *self.rollouts)
 
     def as_json(self) -> dict[str, Any]:
         folders = {name: list(map(str, getattr(self, name))) for name in _FOLDERS}
