@@ -13,14 +13,14 @@ import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from prime_train.checkpoints import dcp, file_ends, layout, proofs, torch_values
 from prime_train.checkpoints.layout import PIN, Files, SavedCheckpoint
 from prime_train.checkpoints.proofs import FileProof, JudgedFiles
-from prime_train.checkpoints.tracker import StepTracker, read_tracker
+from prime_train.checkpoints.tracker import StepTracker, has_other_text, read_tracker
 from prime_train.core import outside
 from prime_train.core.outside import OutsideError
 
@@ -64,6 +64,15 @@ def layout_from(document: Mapping[str, Any]) -> FolderLayout:
     for name in ("metadata", "below", "parts", "temporary", "best"):
         fields[name] = tuple(document[name])
     return FolderLayout(**fields)
+
+
+def choose_layout(folders: Sequence[Path], forms: Sequence[FolderLayout]) -> FolderLayout:
+    """The one of several layouts of a trainer by which a checkpoint below `folders` has all files; else the first."""
+    for form in forms:
+        saved = steps(folders, form)
+        if any(is_finished(saved[step], form) for step in sorted(saved, reverse=True)[:_NEWEST]):
+            return form
+    return forms[0]
 
 
 def step_of(path: Path, form: FolderLayout) -> int | None:
@@ -169,12 +178,24 @@ def find_unproven(paths: Sequence[Path], form: FolderLayout) -> str:
 def list_judged(paths: Sequence[Path], form: FolderLayout) -> list[JudgedFiles]:
     """What is judged of one step: each of its folders, or all of its files as one. Raises OSError."""
     step = step_of(paths[0], form) or 0
-    tracked = None if form.tracker is None else read_tracker(paths[0].parent, form.tracker)
+    tracked = _read_tracked(paths[0].parent, form)
     if form.kind == "file":
         roots = sorted({path.parent for path in paths})
         beside = [{path.name: path.lstat() for path in paths if path.parent == root} for root in roots]
         return [JudgedFiles(*one, step, form.ranks, tracked) for one in zip(roots, beside, strict=True)]
     return [JudgedFiles(path, list_bounded(path), step, form.ranks, tracked) for path in paths]
+
+
+def _read_tracked(root: Path, form: FolderLayout) -> int | None:
+    """The step up to which the tracker proves that a save got to its end. Raises OSError."""
+    if form.tracker is None or not any(proof.kind == "tracker" for proof in form.proofs):
+        return None
+    named = read_tracker(root, form.tracker)
+    saved = sorted(steps([root], replace(form, below=(".",), parts=())))
+    if named in saved or has_other_text(root, form.tracker) or not (root / form.tracker.file).exists():
+        return named
+    # Cut while it was written, for the newest step or an earlier one: those before the newest were done by then.
+    return saved[-2] if len(saved) > 1 else None
 
 
 def list_bounded(folder: Path) -> Files:
@@ -256,6 +277,7 @@ def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:
 
 STABLE = "STABLE"  # a file that is touched when exported weights are whole
 
+_NEWEST = 5  # so many steps show which layout a trainer has
 NO_STEP = 0  # no trainer saves before its first step
 _MOST_FILES = 100_000  # of a checkpoint: 4,096 ranks write some 16,000
 

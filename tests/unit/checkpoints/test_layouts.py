@@ -1,4 +1,4 @@
-"""A save of any trainer that was cut at any moment is not called complete, and does not keep the trainer from going on."""
+"""A save of any trainer that was cut at any moment is not complete, and does not keep the trainer from going on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints import step_folders
-from prime_train.checkpoints.aside import FOLDER, make_way
+from prime_train.checkpoints.aside import make_way
 from prime_train.checkpoints.layout_table import read_layout
 from prime_train.checkpoints.step_folders import FolderLayout, StepPlaces, layout_from
 from prime_train.checkpoints.tracker import read_tracker
@@ -31,26 +31,32 @@ def complete_steps(places: StepPlaces) -> set[int]:
 
 
 @pytest.mark.parametrize("name", SAVES)
-def test_a_whole_save_is_complete_and_a_cut_one_is_not(name: str, tmp_path: Path) -> None:
-    chance = random.Random(name)
-    whole = SAVES[name](STEP)
+def test_a_save_that_was_cut_is_not_complete_and_not_in_the_way(name: str, tmp_path: Path) -> None:
+    chance, whole = random.Random(name), SAVES[name](STEP)
     form = find_layout(whole.layout, whole.ranks)
+    places, how = StepPlaces(tmp_path, (tmp_path,), form), "tracker" if form.tracker else "rename"
+    saves.write_whole(tmp_path, SAVES[name](EARLIER))
+    assert complete_steps(places) == {EARLIER}
     for moment in range(_MOMENTS):
-        folder = tmp_path / str(moment)
-        folder.mkdir()
-        saves.write_whole(folder, SAVES[name](EARLIER))
-        places = StepPlaces(folder, (folder,), form)
-        assert complete_steps(places) == {EARLIER}
-        saves.cut(folder, whole, chance)
+        before = set(tmp_path.rglob("*"))
+        saves.cut(tmp_path, whole, chance)
         assert complete_steps(places) == {EARLIER}, f"moment {moment}"
-        make_way(places, "tracker" if form.tracker else "rename")
+        make_way(places, how)
         assert complete_steps(places) == {EARLIER}
-        if form.tracker is None:
-            assert max(step_folders.steps(places.checkpoints, form)) == EARLIER  # what a trainer chooses
-        assert make_way(places, "tracker" if form.tracker else "rename") == ()
-        # The same step again, after the restart.
-        saves.write_whole(folder, whole)
-        assert complete_steps(places) == {EARLIER, STEP}
+        # What a trainer chooses: its tracker, or the highest number.
+        chosen = max(step_folders.steps(places.checkpoints, form))
+        if form.tracker is not None:
+            chosen = next(filter(None, (read_tracker(one, form.tracker) for one in places.folders)), chosen)
+        assert chosen == EARLIER or (form.tracker is not None and chosen == STEP)
+        assert make_way(places, how) == ()
+        remove_since(tmp_path, before)
+    saves.write_whole(tmp_path, whole)
+    assert complete_steps(places) == {EARLIER, STEP}
+
+
+def remove_since(folder: Path, before: set[Path]) -> None:
+    for path in sorted(set(folder.rglob("*")) - before, reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
 
 
 @pytest.mark.parametrize("name", SAVES)

@@ -9,7 +9,6 @@ import io
 import json
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -109,7 +108,7 @@ def _do(folder: Path, operation: Operation) -> None:
 
 def _begin(folder: Path, operation: Operation, part: float) -> None:
     """A part of a file; a rename that has not happened leaves nothing."""
-    if isinstance(operation, Write):
+    if isinstance(operation, Write) and operation.content:
         path = folder / operation.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(operation.content[: int(part * len(operation.content))])
@@ -133,7 +132,9 @@ def zipped_step(key: str, step: int) -> bytes:
 
 
 def tensors() -> bytes:
-    header = json.dumps({"a": {"dtype": "F32", "shape": [20], "data_offsets": [0, 80]}, "__metadata__": {"format": "pt"}})
+    header = json.dumps(
+        {"a": {"dtype": "F32", "shape": [20], "data_offsets": [0, 80]}, "__metadata__": {"format": "pt"}}
+    )
     return len(header).to_bytes(8, "little") + header.encode() + bytes(range(80))
 
 
@@ -217,7 +218,11 @@ def _olmo_async(step: int) -> Sequence_:
 def _olmo_sync(step: int) -> Sequence_:
     at = f"step{step}-tmp"
     files = [*zips(f"{at}/train/rank0.pt", f"{at}/train/rank1.pt"), *dcp(f"{at}/model_and_optim")]
-    return [*files, Rename(at, f"step{step}"), Write(f"step{step}/.tmp", text(version="2"), f"step{step}/.metadata.json")]
+    return [
+        *files,
+        Rename(at, f"step{step}"),
+        Write(f"step{step}/.tmp", text(version="2"), f"step{step}/.metadata.json"),
+    ]
 
 
 def _orbax(step: int) -> Sequence_:
@@ -235,7 +240,10 @@ def _torchtitan_hf(step: int) -> Sequence_:
 
 def _torchtune(step: int) -> Sequence_:
     at, name = f"epoch_{step}", "model-00001-of-00001.safetensors"
-    weights = [Write(f"{at}/{name}", tensors()), Write(f"{at}/model.safetensors.index.json", text(weight_map={"a": name}))]
+    weights = [
+        Write(f"{at}/{name}", tensors()),
+        Write(f"{at}/model.safetensors.index.json", text(weight_map={"a": name})),
+    ]
     return [*weights, Write(f"{at}/config.json", text(layers=2)), *zips(f"{at}/recipe_state.pt")]
 
 
@@ -252,14 +260,14 @@ def _actor_and_critic(step: int) -> WrittenSave:
 def _megatron(step: int) -> WrittenSave:
     at = f"iter_{step:07d}"
     files = [*zips(f"{at}/common.pt"), *dcp(at), Write(f"{at}/metadata.json", text(sharded_backend="torch_dist"))]
-    return WrittenSave("megatron-lm", [[files]], [Write("latest_checkpointed_iteration.txt", str(step).encode())])
+    return WrittenSave("megatron-dist", [[files]], [Write("latest_checkpointed_iteration.txt", str(step).encode())])
 
 
 def _megatron_legacy(step: int) -> WrittenSave:
     at = f"iter_{step:07d}"
     parts = [zips(f"{at}/mp_rank_0{n}/distrib_optim.pt", f"{at}/mp_rank_0{n}/model_optim_rng.pt") for n in (0, 1)]
     tracker: Sequence_ = [Write("latest_checkpointed_iteration.txt", str(step).encode())]
-    return WrittenSave("megatron-lm-legacy", [parts, [tracker]], ranks=2)
+    return WrittenSave("megatron", [parts, [tracker]], ranks=2)
 
 
 def _verl_ppo(step: int) -> WrittenSave:
@@ -297,7 +305,10 @@ def _lightning_deepspeed(step: int) -> WrittenSave:
 
 def _hf_deepspeed(step: int) -> WrittenSave:
     at = f"checkpoint-{step}"
-    stages = [_deepspeed(f"{at}/global_step{step}", zero3=True), [_hf(step, "_0", weights=[]), zips(f"{at}/rng_state_1.pth")]]
+    stages = [
+        _deepspeed(f"{at}/global_step{step}", zero3=True),
+        [_hf(step, "_0", weights=[]), zips(f"{at}/rng_state_1.pth")],
+    ]
     return WrittenSave("hf", stages, ranks=2)
 
 
@@ -310,13 +321,19 @@ def _accelerate(step: int) -> WrittenSave:
 
 def _llama_factory(step: int) -> WrittenSave:
     at = f"checkpoint-{step}"
-    files = [Write(f"{at}/model.safetensors", tensors()), *zips(f"{at}/optimizer.pt"), Write(f"{at}/CHECKPOINT_COMPLETE", b"")]
+    files = [
+        Write(f"{at}/model.safetensors", tensors()),
+        *zips(f"{at}/optimizer.pt"),
+        Write(f"{at}/CHECKPOINT_COMPLETE", b""),
+    ]
     return WrittenSave("llama-factory-v1", [[files]])
 
 
 SAVES: Mapping[str, Callable[[int], WrittenSave]] = {
     "hf": lambda step: WrittenSave("hf", [[_hf(step)]]),
-    "hf, two ranks": lambda step: WrittenSave("hf", [[_hf(step, "_0"), zips(f"checkpoint-{step}/rng_state_1.pth")]], ranks=2),
+    "hf, two ranks": lambda step: WrittenSave(
+        "hf", [[_hf(step, "_0"), zips(f"checkpoint-{step}/rng_state_1.pth")]], ranks=2
+    ),
     "hf, several weight files": lambda step: WrittenSave("hf", [[_hf(step, weights=_hf_shards(step))]]),
     "hf, at SIGTERM": lambda step: WrittenSave("hf", [[_hf_jit(step)]]),
     "hf, FSDP": lambda step: WrittenSave("hf", _hf_fsdp(step), ranks=2),
@@ -351,10 +368,9 @@ SAVES: Mapping[str, Callable[[int], WrittenSave]] = {
 def truncations(folder: Path, written: WrittenSave, chance: random.Random, times: int) -> Iterator[str]:
     """Cut one file of a whole save, each time another; the file is whole again afterwards."""
     names = [name for name in list_written(written) if not name.endswith(written.unproven or ("?",))]
+    contents = {name: content for name in names if (content := (folder / name).read_bytes())}
     for _ in range(times):
-        path = folder / chance.choice([name for name in names if (folder / name).stat().st_size])
-        kept = path.with_name(f"{path.name}.kept")
-        shutil.copy(path, folder.parent / kept.name)
-        os.truncate(path, chance.randrange(path.stat().st_size))
-        yield str(path.relative_to(folder))
-        shutil.move(folder.parent / kept.name, path)
+        name = chance.choice(sorted(contents))
+        os.truncate(folder / name, chance.randrange(len(contents[name])))
+        yield name
+        (folder / name).write_bytes(contents[name])
