@@ -46,6 +46,7 @@ _COMMANDS = {
     "schema": "Config schemas: export and import.",
     "presets": "Configs that ship with the package: list, show, copy.",
     "models": "The registry of tested models and their known issues.",
+    "trainers": "Trainers of others: list, show, check a log.",
     "init": "Write a workflow into a repository.",
     "prices": "Prices of GPUs: show, import, refresh.",
 }
