@@ -8,6 +8,7 @@ Source: huggingface/safetensors README (format); APPNOTE.TXT 6.3 sections 4.3.14
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Mapping
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from prime_train.core import outside
-from prime_train.core.outside import RECORD_BYTES
+from prime_train.core.outside import RECORD_BYTES, OutsideError
 
 Ending = Literal["safetensors", "zip", "json"]
 
+_PICKLE = b"\x80"
+_MOST_DIRECTORY_BYTES = 64 * 2**20  # 500,000 tensors have this
 _EOCD = struct.Struct("<4s4HIIH")  # end of central directory: signature, disks and counts, size, offset, comment
 _EOCD64 = struct.Struct("<4sQ2H2I4Q")  # the same with 64 bits: ..., size, offset
 _LOCATOR_BYTES = 20  # between the two
@@ -36,7 +39,7 @@ class FileVersion(NamedTuple):
 
 
 def version_of(status: os.stat_result) -> FileVersion:
-    return FileVersion(status.st_ino, status.st_mtime_ns, status.st_size)
+    return FileVersion(status.st_ino, status.st_ctime_ns, status.st_size)
 
 
 @lru_cache(maxsize=2**14)  # a run is looked at every few seconds, and a tokenizer.json takes long to parse
@@ -96,7 +99,10 @@ def _find_zip_fault(path: Path) -> str:
     """The directory is the last that is written, so a file that was cut has none at its end."""
     with outside.open_regular(path, path.parent) as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
+        if (first := file.read(4)) not in (b"PK\x03\x04", b"PK\x05\x06"):
+            if first[:1] == _PICKLE:
+                what = "it is a pickle, which torch wrote before 1.6: its end proves nothing"
+                raise OutsideError(errno.ENOTSUP, what, path, "only the zip that torch.save writes has an end")
             return "it does not begin as a file of torch.save" if size_bytes else "it is empty"
         file.seek(max(0, size_bytes - _EOCD.size - _COMMENT_BYTES))
         tail = file.read(_EOCD.size + _COMMENT_BYTES)
@@ -117,5 +123,7 @@ def _find_zip_fault(path: Path) -> str:
             end -= _LOCATOR_BYTES + _EOCD64.size
         elif _UNKNOWN32 in (directory_bytes, offset):
             return "the record with the place of its directory is missing"
+    if directory_bytes > _MOST_DIRECTORY_BYTES:
+        return "its directory is larger than that of any checkpoint"
     # The directory lies directly before its record, so bytes that were lost in the middle show here.
     return "" if offset + directory_bytes == end else "its directory does not end where it should"

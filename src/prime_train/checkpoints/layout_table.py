@@ -10,7 +10,7 @@ from prime_train.checkpoints.proofs import PROOF_KINDS, FileProof, ProofKind
 from prime_train.checkpoints.step_folders import FolderLayout
 from prime_train.checkpoints.tracker import StepTracker
 
-_KEYS = frozenset({"name", "step", "kind", "proofs", "parts", "tracker", "temporary", "title"})
+_KEYS = frozenset({"name", "step", "kind", "proofs", "below", "parts", "tracker", "temporary", "step_key", "best"})
 _KINDS: Mapping[str, ProofKind] = {kind: kind for kind in get_args(ProofKind)}
 
 
@@ -21,21 +21,29 @@ def read_layout(table: Mapping[str, Any], ranks: int = 0) -> FolderLayout:
     """
     if unknown := sorted(table.keys() - _KEYS):
         raise ValueError(f"layout: {unknown[0]} is not one of {', '.join(sorted(_KEYS))}")
-    step, kind = _text(table, "step"), table.get("kind", "folder")
+    step, kind, step_key = _text(table, "step"), table.get("kind", "folder"), str(table.get("step_key", ""))
     try:
         has_number = re.compile(step).groups >= 1
     except re.error as error:
         raise ValueError(f"layout.step: {error}") from None
-    if not has_number:
-        raise ValueError("layout.step: it has no group for the number")
+    if not has_number and not step_key:
+        raise ValueError("layout.step: it has no group for the number, and no step_key says where the number is")
     if kind not in ("folder", "file"):
         raise ValueError(f"layout.kind: {kind!r} is not folder or file")
     proofs = tuple(map(_read_proof, table.get("proofs", ())))
     if not proofs:
         raise ValueError("layout.proofs: without one, nothing shows that a checkpoint is complete")
-    parts, temporary = _texts(table, "parts"), _texts(table, "temporary")
     return FolderLayout(
-        step, kind=kind, proofs=proofs, tracker=_read_tracker(table), parts=parts, temporary=temporary, ranks=ranks
+        step,
+        kind=kind,
+        proofs=proofs,
+        tracker=_read_tracker(table),
+        below=_texts(table, "below") or (".",),
+        parts=_texts(table, "parts"),
+        temporary=_texts(table, "temporary"),
+        ranks=ranks,
+        step_key=step_key,
+        best=_texts(table, "best"),
     )
 
 

@@ -18,7 +18,9 @@ from prime_train.checkpoints import dcp, file_ends
 from prime_train.checkpoints.layout import Files
 from prime_train.core import outside
 
-ProofKind = Literal["json", "safetensors", "zip", "index", "dcp", "ranks", "marker", "any", "absent", "tracker"]
+ProofKind = Literal[
+    "json", "safetensors", "zip", "index", "dcp", "ranks", "marker", "any", "absent", "tracker", "manifest"
+]
 PROOF_KINDS: tuple[str, ...] = get_args(ProofKind)
 _RANK, _WORLD = "{rank}", "{world}"
 _UNFINISHED = "the save did not finish"
@@ -34,7 +36,7 @@ class FileProof:
 
     kind: ProofKind
     names: tuple[str, ...] = ()
-    step: str = ""  # for "json": the key, with dots for inner ones, whose value is the step
+    step: str = ""  # for "json" and "manifest": the key, with dots for inner ones, whose value is the step
     least: int = 1  # so many files; 0: only those that are there must be whole
 
 
@@ -197,6 +199,35 @@ def _list_indexed(path: Path, version: file_ends.FileVersion) -> tuple[str, ...]
     return tuple(sorted(set(named.values())))
 
 
+def _judge_manifest(judged: JudgedFiles, proof: FileProof) -> str:
+    """Each file that a manifest names has its size: `{"files": {NAME: {"bytes": N}}}`."""
+    for name in _select(judged.files.keys(), proof.names[0]):
+        version = file_ends.version_of(_stat(judged, name))
+        sizes = _list_sizes(judged.folder / name, version)
+        if sizes is None:
+            return f"{show_name(name)} is not whole: it does not name files with their bytes"
+        if proof.step and (differs := _find_other_step(judged.folder / name, version, proof.step, judged.step)):
+            return f"{show_name(name)} {differs}"
+        for file, size_bytes in sizes:
+            if file not in judged.files:
+                return f"{show_name(file)} is missing"
+            if (has_bytes := _stat(judged, file).st_size) != size_bytes:
+                return f"{show_name(file)} has {has_bytes:,} of {size_bytes:,} bytes"
+    return ""
+
+
+@lru_cache(maxsize=2**10)
+def _list_sizes(path: Path, version: file_ends.FileVersion) -> tuple[tuple[str, int], ...] | None:
+    """The files that a manifest names, and their sizes; None for what is no manifest. Raises OSError."""
+    del version  # a key of the cache
+    try:
+        sizes = {name: outside.to_count(one["bytes"]) for name, one in file_ends.read_json(path)["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    known = {name: size_bytes for name, size_bytes in sizes.items() if size_bytes is not None}
+    return tuple(sorted(known.items())) if known and len(known) == len(sizes) else None
+
+
 def _judge_dcp(judged: JudgedFiles, proof: FileProof) -> str:
     for prefix in _list_dcp_folders(judged.files.keys(), proof):
         if lacks := dcp.missing(judged.folder / prefix if prefix else judged.folder):
@@ -226,4 +257,5 @@ _CONTENT: Mapping[str, Callable[[JudgedFiles, FileProof], str]] = {
     "index": _judge_index,
     "dcp": _judge_dcp,
     "tracker": _judge_tracker,
+    "manifest": _judge_manifest,
 }

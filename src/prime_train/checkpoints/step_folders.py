@@ -7,20 +7,20 @@ program describes its layout as a `FolderLayout`, a plain value, so that a child
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from prime_train.checkpoints import dcp, in_use, layout, proofs, removal
-from prime_train.checkpoints.cleanup import Kind, StoredItem, Wholeness
+from prime_train.checkpoints import dcp, file_ends, layout, proofs, torch_values
 from prime_train.checkpoints.layout import PIN, Files, SavedCheckpoint
 from prime_train.checkpoints.proofs import FileProof, JudgedFiles
-from prime_train.checkpoints.tracker import StepTracker, read_tracker
+from prime_train.checkpoints.tracker import StepTracker, has_other_text, read_tracker
 from prime_train.core import outside
 from prime_train.core.outside import OutsideError
 
@@ -44,9 +44,12 @@ class FolderLayout:
     kind: Literal["folder", "file"] = "folder"  # "file": the files of a step lie beside those of other steps
     proofs: tuple[FileProof, ...] = ()  # all must hold
     tracker: StepTracker | None = None  # the file beside the steps that names the latest one
-    parts: tuple[str, ...] = ()  # folders below that of the checkpoints that each have a part of every step
+    below: tuple[str, ...] = (".",)  # where in the folder of the checkpoints steps can be; `*`: any name
+    parts: tuple[str, ...] = ()  # folders in it that each have a part of every step
     temporary: tuple[str, ...] = ()  # names of files in the folder for temporary files that a kill leaves there
     ranks: int = 0  # processes that save, from the launch; 0: not known
+    step_key: str = ""  # where a file without a number in its name has the step
+    best: tuple[str, ...] = ()  # a JSON file of a step and the key that names the best one; or a key of torch's file
 
 
 BUNDLED = FolderLayout(manifest=True)
@@ -58,33 +61,72 @@ def layout_from(document: Mapping[str, Any]) -> FolderLayout:
     fields["markers"] = tuple(Marker(tuple(names), lacks) for names, lacks in document["markers"])
     fields["proofs"] = tuple(FileProof(**one | {"names": tuple(one["names"])}) for one in document["proofs"])
     fields["tracker"] = None if document["tracker"] is None else StepTracker(**document["tracker"])
-    for name in ("metadata", "parts", "temporary"):
+    for name in ("metadata", "below", "parts", "temporary", "best"):
         fields[name] = tuple(document[name])
     return FolderLayout(**fields)
 
 
+def choose_layout(folders: Sequence[Path], forms: Sequence[FolderLayout]) -> FolderLayout:
+    """The one of several layouts of a trainer by which a checkpoint below `folders` has all files; else the first."""
+    for form in forms:
+        saved = steps(folders, form)
+        if any(is_finished(saved[step], form) for step in sorted(saved, reverse=True)[:_NEWEST]):
+            return form
+    return forms[0]
+
+
 def step_of(path: Path, form: FolderLayout) -> int | None:
-    """The number in the name of a step folder or file; None where the name is another."""
-    match = re.fullmatch(form.step, path.name)
-    return outside.to_count(match[1]) if match else None
+    """The step of a folder or file by its name, or by its content where its name has no number.
+
+    None where the name is another; NO_STEP where the content does not say it.
+    """
+    match = re.compile(form.step, re.ASCII).fullmatch(path.name)
+    if match is None:
+        return None
+    number = match[1] if match.re.groups else None
+    if number is not None or not form.step_key:
+        return outside.to_count(number)
+    found = None
+    with suppress(OSError):
+        found = torch_values.read_number(path, form.step_key, file_ends.version_of(path.lstat()))
+    return NO_STEP if found is None else found
 
 
 def steps(folders: Sequence[Path], form: FolderLayout) -> dict[int, list[Path]]:
     """The step folders or files below `folders` by their number, in the order of `folders`.
 
-    A missing folder has none.
+    A missing folder has none. Files that do not say of which step they are have NO_STEP.
     """
     found: dict[int, list[Path]] = {}
-    match = re.compile(form.step).fullmatch
-    for folder in folders:
-        names = [(named[1], entry) for entry in layout.list_entries(folder) if (named := match(entry.name))]
-        for number, entry in sorted(names, key=lambda one: one[1].name):
-            step = outside.to_count(number)
+    match = re.compile(form.step, re.ASCII).fullmatch
+    for folder in list_roots(folders, form):
+        entries = [entry for entry in layout.list_entries(folder) if match(entry.name)]
+        for entry in sorted(entries, key=lambda entry: entry.name):
             # No link: what is behind one may be the user's own.
             is_one = entry.is_file if form.kind == "file" else entry.is_dir
-            if step is not None and is_one(follow_symlinks=False):
+            if is_one(follow_symlinks=False) and (step := step_of(folder / entry.name, form)) is not None:
                 found.setdefault(step, []).append(folder / entry.name)
     return found
+
+
+def list_roots(folders: Sequence[Path], form: FolderLayout) -> list[Path]:
+    """The folders that hold the steps themselves, in and below `folders`. No link is followed below them."""
+    found = []
+    for folder in folders:
+        for below in (*form.below, *form.parts):
+            roots = [folder]
+            for name in below.split("/"):
+                roots = [inner for root in roots for inner in _enter(root, name)]
+            found += roots
+    return found
+
+
+def _enter(root: Path, name: str) -> list[Path]:
+    if name == ".":
+        return [root]
+    entries = sorted(layout.list_entries(root), key=lambda entry: entry.name)
+    inside = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [root / one for one in inside if fnmatch.fnmatchcase(one, name)]
 
 
 def problem(folders: Sequence[Path], form: FolderLayout) -> str:
@@ -126,17 +168,34 @@ def find_unproven(paths: Sequence[Path], form: FolderLayout) -> str:
     for name in form.parts:
         if name not in saved and (base / name).is_dir():
             return f"no part in {name}: the save did not finish"
-    return next(filter(None, (proofs.find_problem(part, form.proofs) for part in judged)), "")
+    lacks = next(filter(None, (proofs.find_problem(part, form.proofs) for part in judged)), "")
+    if not lacks and form.step_key and judged[0].step == NO_STEP:
+        what = f"it does not say of which step it is: no {form.step_key}"
+        raise OutsideError(errno.ENODATA, what, paths[0], "its name has no number, and its content none")
+    return lacks
 
 
 def list_judged(paths: Sequence[Path], form: FolderLayout) -> list[JudgedFiles]:
     """What is judged of one step: each of its folders, or all of its files as one. Raises OSError."""
     step = step_of(paths[0], form) or 0
-    tracked = None if form.tracker is None else read_tracker(paths[0].parent, form.tracker)
+    tracked = _read_tracked(paths[0].parent, form)
     if form.kind == "file":
-        files = {path.name: path.lstat() for path in paths}
-        return [JudgedFiles(paths[0].parent, files, step, form.ranks, tracked)]
+        roots = sorted({path.parent for path in paths})
+        beside = [{path.name: path.lstat() for path in paths if path.parent == root} for root in roots]
+        return [JudgedFiles(*one, step, form.ranks, tracked) for one in zip(roots, beside, strict=True)]
     return [JudgedFiles(path, list_bounded(path), step, form.ranks, tracked) for path in paths]
+
+
+def _read_tracked(root: Path, form: FolderLayout) -> int | None:
+    """The step up to which the tracker proves that a save got to its end. Raises OSError."""
+    if form.tracker is None or not any(proof.kind == "tracker" for proof in form.proofs):
+        return None
+    named = read_tracker(root, form.tracker)
+    saved = sorted(steps([root], replace(form, below=(".",), parts=())))
+    if named in saved or has_other_text(root, form.tracker) or not (root / form.tracker.file).exists():
+        return named
+    # Cut while it was written, for the newest step or an earlier one: those before the newest were done by then.
+    return saved[-2] if len(saved) > 1 else None
 
 
 def list_bounded(folder: Path) -> Files:
@@ -218,9 +277,9 @@ def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:
 
 STABLE = "STABLE"  # a file that is touched when exported weights are whole
 
+_NEWEST = 5  # so many steps show which layout a trainer has
+NO_STEP = 0  # no trainer saves before its first step
 _MOST_FILES = 100_000  # of a checkpoint: 4,096 ranks write some 16,000
-_GROWING = 4  # so many of the newest steps may still receive rollouts
-_MEASURE_AGAIN_S = 600.0  # a complete folder is measured again after this, even if its markers did not change
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +295,8 @@ class StepPlaces:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        return (*self.checkpoints, *self.weights, *self.broadcasts, *self.rollouts)
+        roots = list_roots(self.checkpoints, self.layout)
+        return (*(roots or self.checkpoints), *self.weights, *self.broadcasts, *self.rollouts)
 
     def as_json(self) -> dict[str, Any]:
         folders = {name: list(map(str, getattr(self, name))) for name in _FOLDERS}
@@ -276,87 +336,3 @@ def measure(folder: Path) -> MeasuredFolder:
                 else:
                     size_bytes += status.st_size
     return MeasuredFolder(size_bytes, changed_s)
-
-
-@dataclass(slots=True)
-class Stock:
-    """Lists a run's items repeatedly. Complete folders are not walked each time, because nothing changes in them."""
-
-    places: StepPlaces
-    _walked: dict[Path, tuple[tuple[int, ...], float, MeasuredFolder]] = field(default_factory=dict)
-
-    def take(self, now_s: float) -> list[StoredItem]:
-        """Every item at `now_s` (epoch), by kind and step. Raises OSError, but not for files that vanish."""
-        places = self.places
-        items = [self._saved(step, folders, now_s) for step, folders in self._steps(places.checkpoints)]
-        items += [self._stable("weights", step, parts, now_s) for step, parts in self._steps(places.weights)]
-        items += [self._stable("broadcast", step, parts, now_s) for step, parts in self._steps(places.broadcasts)]
-        # The newest folders of rollouts still get files, so they do not count as complete.
-        rollouts = self._steps(places.rollouts)
-        items += [self._item("rollouts", *step, "complete", "", now_s) for step in rollouts[:-_GROWING]]
-        items += [self._item("rollouts", *step, "unfinished", "", now_s) for step in rollouts[-_GROWING:]]
-        # The deletion of a folder with its markers was not decided: removal.put_back renames the folder back.
-        asides = [path for root in places.folders for path in removal.list_set_aside(root)]
-        decided, why = filter(removal.is_decided, asides), "its deletion was interrupted"
-        items += [self._item("leftover", -1, [path], "unfinished", why, now_s) for path in decided]
-        # What is deleted is forgotten, because a run makes folders for weeks.
-        seen = {path for item in items for path in item.paths}
-        self._walked = {path: known for path, known in self._walked.items() if path in seen}
-        return items
-
-    def _saved(self, step: int, folders: list[Path], now_s: float) -> StoredItem:
-        form = self.places.layout
-        if form.manifest and len(folders) == 1 and folders[0] not in self._walked:
-            return self._first_seen(step, folders[0], now_s)
-        lacks = problem(folders, form)
-        wholeness: Wholeness = "complete" if not lacks else "broken" if is_finished(folders, form) else "unfinished"
-        return self._item("checkpoint", step, folders, wholeness, lacks, now_s)
-
-    def _first_seen(self, step: int, folder: Path, now_s: float) -> StoredItem:
-        """By one listing and one read of the manifest, which give all that there is to know: there may be thousands."""
-        key = self._key(folder)  # before the look, so that a later change is noticed
-        seen, files = layout.look(folder)
-        if not seen.complete:
-            wholeness: Wholeness = "broken" if layout.MANIFEST in files else "unfinished"
-            return self._item("checkpoint", step, [folder], wholeness, seen.problem, now_s)
-        measured = MeasuredFolder(seen.size_bytes, max(status.st_mtime for status in files.values()))
-        self._walked[folder] = (key, now_s, measured)
-        user = in_use.marked_by(folder) if any(map(in_use.is_mark, files)) else ""
-        size_bytes, changed_s = measured
-        return StoredItem("checkpoint", step, (folder,), size_bytes, "complete", changed_s, "", seen.pinned, user)
-
-    def _steps(self, folders: Sequence[Path]) -> list[tuple[int, list[Path]]]:
-        return sorted(steps(folders, self.places.layout).items())
-
-    def _stable(self, kind: Kind, step: int, folders: list[Path], now_s: float) -> StoredItem:
-        whole = any((folder / STABLE).exists() for folder in folders)
-        lacks = "" if whole else f"no {STABLE}"
-        return self._item(kind, step, folders, "complete" if whole else "unfinished", lacks, now_s)
-
-    def _item(
-        self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, lacks: str, now_s: float
-    ) -> StoredItem:
-        parts = [self._measured(folder, wholeness == "complete", now_s) for folder in folders]
-        total_bytes, changed_s = sum(part.size_bytes for part in parts), max(part.changed_s for part in parts)
-        pinned = any((folder / PIN).exists() for folder in folders)
-        user = next(filter(None, map(in_use.marked_by, folders)), "")
-        return StoredItem(kind, step, tuple(folders), total_bytes, wholeness, changed_s, lacks, pinned, user)
-
-    def _measured(self, folder: Path, is_whole: bool, now_s: float) -> MeasuredFolder:
-        # It may grow, so it is walked each time.
-        if not is_whole:
-            return measure(folder)
-        key, known = self._key(folder), self._walked.get(folder)
-        if known is None or known[0] != key or now_s - known[1] >= _MEASURE_AGAIN_S:
-            known = self._walked[folder] = (key, now_s, measure(folder))
-        return known[2]
-
-    def _key(self, folder: Path) -> tuple[int, ...]:
-        """Inode, time and size of a folder and its markers: they change when one of them is written again."""
-        found: list[int] = []
-        markers = (layout.MANIFEST,) if self.places.layout.manifest else removal.MARKERS
-        for path in (str(folder), *(f"{folder}/{marker}" for marker in markers)):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                status = os.stat(path)  # noqa: PTH116 - pathlib takes three times as long
-                found += (status.st_ino, status.st_mtime_ns, status.st_size)
-        return tuple(found)

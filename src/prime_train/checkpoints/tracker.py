@@ -26,14 +26,23 @@ class StepTracker:
 
 def read_tracker(folder: Path, tracker: StepTracker) -> int | None:
     """The step that the file in `folder` names; None where it names none. Raises OSError unless it is missing."""
-    try:
-        text = outside.read_text(folder / tracker.file, MARK_BYTES, folder).strip()
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
+    text = _read(folder, tracker)
     before, _, after = tracker.form.partition(_STEP)
     if not (text.startswith(before) and text.endswith(after)):
         return None
     return outside.to_count(text[len(before) : len(text) - len(after)])
+
+
+def has_other_text(folder: Path, tracker: StepTracker) -> bool:
+    """Whether the file names something else than a step. Raises OSError unless it is missing."""
+    return bool(_read(folder, tracker)) and read_tracker(folder, tracker) is None
+
+
+def _read(folder: Path, tracker: StepTracker) -> str:
+    try:
+        return outside.read_text(folder / tracker.file, MARK_BYTES, folder, errors="replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
 
 
 def write_tracker(folder: Path, tracker: StepTracker, step: int) -> None:

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from prime_train.checkpoints import archive, packing_plan
-from prime_train.checkpoints.step_folders import StepPlaces, Stock
+from prime_train.checkpoints.step_folders import StepPlaces
+from prime_train.checkpoints.stock import Stock
 from prime_train.cli import ckpt_convert
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
 from prime_train.cli.terminal.output import print_json, print_table, show_bytes

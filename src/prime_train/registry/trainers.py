@@ -29,6 +29,7 @@ LineKind = Literal[
     "start",  # training begins
     "stop",  # it noticed a request to stop, or is ended
     "exit",  # its last line
+    "failed",  # a launcher says that a worker failed
     "warn",
 ]
 FileKind = Literal["jsonl", "csv", "tensorboard", "trainer_state", "torchtitan", "log"]
@@ -117,7 +118,7 @@ class CheckpointPlace(NamedTuple):
 class ResumeWay(NamedTuple):
     """How the trainer is told to resume, what it chooses, and what is done with a broken newest checkpoint.
 
-    `template` has {path} and {step}.
+    `template` has {path}, {step} and {dir}.
     """
 
     how: ResumeHow = "none"
@@ -149,7 +150,9 @@ class ExitMeaning(NamedTuple):
 class TrainerProfile(NamedTuple):
     """What is known of one trainer. `layouts` are the tables of its checkpoints, read by checkpoints/.
 
-    `restarts` and `retention`: its own options for restarts and for deleting checkpoints.
+    `restarts` and `retention`: its own options for restarts and for deleting checkpoints. `launcher`: it is no trainer,
+    and its lines are among those of every trainer. `engine`: other trainers are built on it, and their profiles come
+    before it.
     """
 
     name: str
@@ -170,6 +173,8 @@ class TrainerProfile(NamedTuple):
     restarts: tuple[str, ...]
     retention: tuple[str, ...]
     own_lines: tuple[TrainerLine, ...]  # without those of the profile that it is like
+    launcher: bool = False
+    engine: bool = False
 
 
 @cache
@@ -182,6 +187,11 @@ def trainer_profiles() -> Mapping[str, TrainerProfile]:
 def trainer_profile(name: str) -> TrainerProfile:
     """Raises KeyError if no profile has the name."""
     return trainer_profiles()[name]
+
+
+def launcher_lines() -> tuple[TrainerLine, ...]:
+    """The lines of launchers, which stand in the log of any trainer."""
+    return tuple(line for profile in trainer_profiles().values() if profile.launcher for line in profile.lines)
 
 
 def _tables() -> dict[str, dict[str, Any]]:
@@ -240,6 +250,8 @@ def _profile(name: str, tables: Mapping[str, Mapping[str, Any]]) -> TrainerProfi
         restarts=tuple(table.get("restarts", {}).get("flags", ())),
         retention=tuple(table.get("retention", {}).get("own", ())),
         own_lines=own_lines,
+        launcher=bool(table.get("launcher", False)),
+        engine=bool(table.get("engine", False)),
     )
     return own if parent is None else _inherit(own, parent, table)
 

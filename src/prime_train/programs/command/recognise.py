@@ -66,7 +66,7 @@ def _find_reason(
 
 
 def read_imports(script: Path) -> dict[str, set[str]]:
-    """Top-level package -> names that a script imports from it, or uses as `package.name`. Empty if it is unreadable."""
+    """Top-level package -> names from it that a script imports or uses. Empty for a script that is unreadable."""
     try:
         tree = ast.parse(outside.read_text(script, CONFIG_BYTES))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
@@ -77,9 +77,9 @@ def read_imports(script: Path) -> dict[str, set[str]]:
         for package, name, shown in _list_imports(node):
             found.setdefault(package, set()).update({name} - {""})
             modules[shown] = package
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
-            found[modules[node.value.id]].add(node.attr)
+    for used in ast.walk(tree):
+        if isinstance(used, ast.Attribute) and isinstance(used.value, ast.Name) and used.value.id in modules:
+            found[modules[used.value.id]].add(used.attr)
     return found
 
 

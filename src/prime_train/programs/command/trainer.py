@@ -166,7 +166,9 @@ def _find_resume(command: CommandSpec, profile: TrainerProfile | None) -> Resume
 def _find_stop(command: CommandSpec, profile: TrainerProfile | None) -> StopWay:
     """A trainer that nobody described gets SIGTERM, as every program expects."""
     way, asked = profile.stop if profile is not None else StopWay(how="signal"), command.stop
-    if asked.how:
-        way = way._replace(how=asked.how)
-    given = {"signal": asked.signal, "to": asked.to, "file": asked.file}
-    return way._replace(**{name: value for name, value in given.items() if value})
+    return way._replace(
+        how=asked.how or way.how,
+        signal=asked.signal or way.signal,
+        to=asked.to or way.to,
+        file=asked.file or way.file,
+    )

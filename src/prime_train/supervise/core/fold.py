@@ -147,8 +147,8 @@ def fold_trainer(state: State, record: Record) -> State:
             return evolve_live(state, failure=event, trainer_exit=end)
         case events.TrainerStopped(step=step):
             return _fold_exit(state, TrainerExit("stopped", record.time_s, step))
-        case events.TrainerFinished(step=step, final=final):
-            return evolve(_fold_exit(state, TrainerExit("finished", record.time_s, step)), final=final)
+        case events.TrainerFinished(step=step, final=final, note=note):
+            return evolve(_fold_exit(state, TrainerExit("finished", record.time_s, step, note)), final=final)
         case _:
             return state
 

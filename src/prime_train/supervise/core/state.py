@@ -82,6 +82,7 @@ class TrainerExit:
     outcome: Literal["finished", "stopped", "failed"]
     time_s: float
     step: int
+    note: str = ""  # what is not known about it
 
 
 @dataclass(frozen=True)

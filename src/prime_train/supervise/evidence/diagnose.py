@@ -40,7 +40,6 @@ _LOGGED_CAUSES = frozenset({"oom", "hardware"})  # a log may name them although 
 OOM_KILLER = "kernel_oom_killer"  # the cause_id of an attempt that the kernel's out-of-memory killer ended
 # Native code ends itself by these signals after a failure, most often with a message in the log.
 _SELF_SENT = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP})
-_FINISHED_UNSEEN = "exit 0; whether it finished is not known, because no step of it is known"
 _EXIT_CODES = {
     int(ExitCode.RUN_FAILED): ("config", "it judged that another try would fail the same way"),
     int(ExitCode.USAGE): ("config", "it did not accept its arguments or its config"),
@@ -128,8 +127,7 @@ def judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
     ended_by_us = any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent)
     match live.trainer_exit.outcome if live.trainer_exit else "":
         case "finished" if live.trainer_exit and (live.trainer_exit.step >= state.max_steps or state.is_endless):
-            is_known = live.trainer_exit.step > 0 or not state.is_endless
-            return EndCause("finished", what="" if is_known else _FINISHED_UNSEEN)
+            return EndCause("finished", what=live.trainer_exit.note)
         case "stopped" if killed is None or ended_by_us or state.stop_requested_s is not None:
             return EndCause("stopped")
     if evidence.stopped_by_us:

@@ -12,7 +12,8 @@ from prime_train.registry.trainers import TrainerFile
 
 _LONGEST_ROW = 1024 * 1024
 _MOST_COLUMNS = 10_000
-_SPANS = ("_start", "_end", "_error")
+_LONGEST_NAME = 80
+_WORK = ("step", "fwd_bwd", "optim", "fetching_batch", "post_dataloading_process", "collect_dist_metrics", "gc_collect")
 
 
 class RowReader:
@@ -22,6 +23,7 @@ class RowReader:
         self._file = file
         self._rest = b""
         self._header: list[str] | None = None  # of CSV
+        self._has_failed = False
         self.unreadable = 0
 
     def feed(self, data: bytes) -> tuple[ProgressMark, ...]:
@@ -45,9 +47,10 @@ class RowReader:
         if row is None:
             self.unreadable += 1
             return ()
-        read = read_span if self._file.kind == "torchtitan" else read_row
-        mark = read(row, self._file)
-        return () if mark is None else (mark,)
+        is_span = self._file.kind == "torchtitan"
+        self._has_failed |= is_span and row.get("log_type_name") == "optim_error"  # its span ends as well
+        mark = read_span(row, self._file) if is_span else read_row(row, self._file)
+        return () if mark is None or self._has_failed else (mark,)
 
     def _parse(self, line: bytes) -> Mapping[str, Any] | None:
         """The row by its keys or columns; None if it is none. The header of CSV is an empty row."""
@@ -104,18 +107,18 @@ def look_up(row: Mapping[str, Any], key: str) -> Any:
 def read_span(row: Mapping[str, Any], file: TrainerFile) -> ProgressMark | None:
     """The step or the phase of a row of torchtitan's structured logs, which has the begin and end of each span.
 
-    Source: torchtitan b5bcd76c6 observability/structured_logger: `step_end` follows the update.
+    A step is done when its update is: the span of a whole step also ends where the data did. A span of a save says
+    nothing about one, because it is there in steps without a save.
+    Source: torchtitan b5bcd76c6 trainer.py, components/checkpointer/dcp.py.
     """
     name, step = row.get("log_type_name"), parse_count(row.get(file.step))
     if not isinstance(name, str):
         return None
     rank = parse_count(row.get("rank"))
     stream = "" if rank is None else f"rank{rank}"
-    if name == "step_end":
+    if name == "optim_end":
         return None if step is None else ProgressMark("step", step + file.offset, unit=file.unit, stream=stream)
-    kinds: Any = {"checkpoint_save_start": "save_start", "checkpoint_save_end": "save_done"}
-    if name in kinds:
-        return ProgressMark(kinds[name], step, stream=stream)
-    if name.endswith("_start") and name != "step_start":
-        return ProgressMark("phase", step, phase=name.removesuffix("_start")[:80], stream=stream)
+    span = name.removesuffix("_start")
+    if span != name and span not in _WORK:
+        return ProgressMark("phase", step, phase=span[:_LONGEST_NAME], stream=stream)
     return None

@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from prime_train.checkpoints.step_folders import StepPlaces, Stock, places_from
+from prime_train.checkpoints.step_folders import StepPlaces, places_from
+from prime_train.checkpoints.stock import Stock
 from prime_train.supervise.watches.disk.sample import DiskSample, Refusal, Space
 from prime_train.supervise.watches.sample_lines import serve
 
