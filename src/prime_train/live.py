@@ -1,4 +1,4 @@
-"""What a training script tells its supervisor, and what it asks. Standard library only, Python 3.9 or later.
+"""What a training script reports to its supervisor, and what it asks. Standard library only, Python 3.9 or later.
 
     from prime_train import live
 
@@ -24,6 +24,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,12 @@ MANIFEST = "COMPLETE.json"
 _BETWEEN_LINES_S = 0.25  # a loop of a thousand steps per second writes four lines
 _BETWEEN_LOOKS_S = 0.2
 _LONGEST_NAME, _LONGEST_PATH = 200, 4096
-# A rank takes part in the gradients of a step before another can begin the step after the next.
-_AHEAD_STEPS = 2
+# How far a rank may be ahead of rank 0: by a step, and by what it has given to its device without waiting.
+_AHEAD_STEPS, _AHEAD_S = 2, 2.0
 
 _rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"  # torchrun and accelerate, srun
 _world = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or "1"
+_ask_all: Callable[..., bool] | None = None  # how the ranks agree, where another module knows it
 
 
 class _Lines:
@@ -49,6 +51,7 @@ class _Lines:
     def __init__(self, folder: Path) -> None:
         self.stop, self.stop_at, self.resume = folder / STOP, folder / STOP_AT, folder / RESUME
         self.newest = 0
+        self._first: tuple[float, int] | None = None  # monotonic seconds, step
         self.looked_s = -math.inf
         self.stops = False
         self._written_s = -math.inf
@@ -61,10 +64,19 @@ class _Lines:
     def step(self, number: int, loss: Any, tokens: Any) -> None:
         self.newest = number
         now_s = time.monotonic()
+        if self._first is None:
+            self._first = now_s, number
         self._waiting = (time.time(), number, loss, tokens)
         if now_s - self._written_s >= _BETWEEN_LINES_S:
             self._written_s = now_s
             self.flush()
+
+    def choose_last_step(self) -> int:
+        """A step that no rank has reached yet, by the mean step time of this one."""
+        if self._first is None:
+            return self.newest + _AHEAD_STEPS
+        took_s, steps = time.monotonic() - self._first[0], self.newest - self._first[1]
+        return self.newest + max(_AHEAD_STEPS, math.ceil(_AHEAD_S * steps / max(took_s, _AHEAD_S)))
 
     def flush(self) -> None:
         """Write the step that waits."""
@@ -124,14 +136,22 @@ def _forget_parent() -> None:
     _lines = _open_lines()
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Write the step that waits. A process that ends by itself does it."""
     if _lines is not None:
         _lines.flush()
 
 
 if _lines is not None:
-    atexit.register(_flush)
+    atexit.register(flush)
     os.register_at_fork(after_in_child=_forget_parent)
+
+
+def set_rank(rank: int, world: int, agree: Callable[..., bool]) -> None:
+    """For launchers that set no RANK. `agree(step, asked_to=...)`: whether all ranks stop at this step."""
+    global _rank, _world, _ask_all, _lines
+    _rank, _world, _ask_all = str(rank), str(world), agree
+    _lines = _open_lines()
 
 
 def is_supervised() -> bool:
@@ -229,16 +249,18 @@ def resume_path() -> str | None:
 
 
 def should_stop() -> bool:
-    """Whether to save and end now. All ranks of a machine get True at the same step, without a collective.
+    """Whether to save and end now. All ranks get True at the same step. Call it once after each `step`.
 
-    Call it once after each `step`. On several machines the ranks agree through torch.distributed.
+    The ranks of one machine agree without a collective, those of several machines through torch.distributed.
     """
     lines = _lines
     if lines is None:
         return False
     if lines.stops:
         return True
-    if _spans_machines():
+    if _ask_all is not None:
+        lines.stops = _ask_all(lines.newest, asked_to=lines.stop.exists())
+    elif _spans_machines():
         lines.stops = _agree(lines.stop.exists())
     elif _world == "1":
         now_s = time.monotonic()
@@ -256,7 +278,7 @@ def _stops_with_others(lines: _Lines) -> bool:
     """Rank 0 writes down a step that no rank has reached; each rank stops after it."""
     if _rank == "0" and lines.stop.exists() and not lines.stop_at.exists():
         try:
-            _write_whole(lines.stop_at, str(lines.newest + _AHEAD_STEPS))
+            _write_whole(lines.stop_at, str(lines.choose_last_step()))
         except OSError:
             return False  # the next step tries again; one rank alone never stops, because the others would wait for it
     try:

@@ -85,7 +85,7 @@ def write_note(text: str) -> None:
         from prime_train import live
 
         live.note(text)
-    except Exception:  # noqa: S110 - nobody is left to hear of it, and the training goes on
+    except Exception:  # noqa: S110 - there is no place left to report it, and the training goes on
         pass
 
 

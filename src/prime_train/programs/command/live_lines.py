@@ -1,6 +1,6 @@
 """Reads what a training reports through `prime_train.live`. Pure but for reading files.
 
-The lines come from a script of somebody else, so a line that is too long, no JSON or of another form is left out and
+The lines come from any script, so a line that is too long, no JSON or of another form is left out and
 counted.
 """
 
