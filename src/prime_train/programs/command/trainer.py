@@ -29,6 +29,7 @@ from prime_train.spec.command import CommandSpec
 from prime_train.toml.document import value_at
 
 _OWN = "run.toml"
+_WITH_CALLBACK = frozenset({"hf", "lightning"})  # profiles whose trainers src/prime_train/callbacks knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ class KnownTrainer:
     @property
     def title(self) -> str:
         return self.profile.title if self.profile is not None else "a trainer that nobody described"
+
+    @property
+    def resumes_by_live(self) -> bool:
+        """Whether a callback loads the checkpoint. An argument, which a script may refuse, is not needed then."""
+        return self.command.live and not self.command.resume.how and _has_callback(self.profile)
 
     @property
     def layout(self) -> FolderLayout | None:
@@ -97,6 +103,12 @@ def know_trainer(command: CommandSpec) -> KnownTrainer:
 def trainer_of(run: RunSpec) -> KnownTrainer:
     assert run.command is not None, "only a run of kind command has this program"
     return know_trainer(run.command)
+
+
+def _has_callback(profile: TrainerProfile | None) -> bool:
+    if profile is None:
+        return False
+    return profile.name in _WITH_CALLBACK or _has_callback(trainer_profiles().get(profile.like))
 
 
 def _find_profile(name: str) -> TrainerProfile | None:
