@@ -12,9 +12,9 @@ from typing import Any
 
 from prime_train.checkpoints.layout_table import read_layout
 from prime_train.checkpoints.step_folders import FolderLayout, steps
+from prime_train.config.command_start import CommandStart, read_words
 from prime_train.core.errors import UserError
-from prime_train.programs.command.recognise import read_configs
-from prime_train.programs.command.start import CommandStart, read_words
+from prime_train.programs.command.recognise import read_configs, read_settings
 from prime_train.registry.trainers import (
     ExitMeaning,
     ResumeWay,
@@ -132,13 +132,15 @@ def _find_folder(command: CommandSpec, profile: TrainerProfile | None, cwd: Path
 
 
 def name_folder(profile: TrainerProfile, start: CommandStart, cwd: Path) -> str:
-    """The folder of the checkpoints as the command names it, or the default of its trainer; "" if none is known."""
+    """The folder of the checkpoints as the command names it, or the default of its trainer; "" if it is not known."""
     place = profile.checkpoints
-    found = start.flag(*place.flags)
-    found = found or next(
-        (text for config in read_configs(start, cwd) if (text := _find_key(config.values, place.keys))), ""
-    )
-    found = found or _find_key(start.flags, place.keys) or os.environ.get(place.variable, "") or place.default
+    given = [start.flag(*place.flags), *(_find_key(config.values, place.keys) for config in read_configs(start, cwd))]
+    given += [_find_key(start.flags, place.keys), os.environ.get(place.variable, "") if place.variable else ""]
+    found = next(filter(None, given), None)
+    if found is None:
+        written = read_settings(cwd / start.script, place.keys) if start.script else set()
+        # A folder that the script computes is not known, and two that it names are as good as none.
+        found = (written.pop() or "") if len(written) == 1 else "" if written else place.default
     return str(Path(found, place.below)) if found and place.below else found
 
 
