@@ -182,6 +182,7 @@ class TrainerFinished:
     step: int
     loss: float
     final: str  # path of the last checkpoint or the exported folder
+    note: str = ""  # what is not known about the end
 
 
 TrainerEvent = (

@@ -49,6 +49,10 @@ class BaseProgram:
 
     name: str = ""
     stops_by_file: bool = False
+    stop_signal: str = "SIGTERM"
+    stops_workers: bool = False
+    stops_after_save: bool = False
+    is_mute: bool = False
     reports: bool = False
     shrinks: bool = False
     keeps_hashes: bool = False

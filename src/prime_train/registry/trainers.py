@@ -151,7 +151,8 @@ class TrainerProfile(NamedTuple):
     """What is known of one trainer. `layouts` are the tables of its checkpoints, read by checkpoints/.
 
     `restarts` and `retention`: its own options for restarts and for deleting checkpoints. `launcher`: it is no trainer,
-    and its lines are among those of every trainer.
+    and its lines are among those of every trainer. `engine`: other trainers are built on it, and their profiles come
+    before it.
     """
 
     name: str
@@ -173,6 +174,7 @@ class TrainerProfile(NamedTuple):
     retention: tuple[str, ...]
     own_lines: tuple[TrainerLine, ...]  # without those of the profile that it is like
     launcher: bool = False
+    engine: bool = False
 
 
 @cache
@@ -249,6 +251,7 @@ def _profile(name: str, tables: Mapping[str, Mapping[str, Any]]) -> TrainerProfi
         retention=tuple(table.get("retention", {}).get("own", ())),
         own_lines=own_lines,
         launcher=bool(table.get("launcher", False)),
+        engine=bool(table.get("engine", False)),
     )
     return own if parent is None else _inherit(own, parent, table)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
@@ -15,21 +14,6 @@ from prime_train.programs.command.progress.log_progress import find_line
 from prime_train.registry.trainers import TrainerLine, TrainerProfile, trainer_profile, trainer_profiles
 
 PROFILES = trainer_profiles()
-FACTS = Path(__file__).parents[4] / "shared" / "facts" / "trainers" / "log_lines.csv"
-# Where the profile of a line in that list has another name than the list gives it.
-NAMES = {
-    "hf-trainer": "hf",
-    "trl-sft": "trl",
-    "llamafactory": "llama-factory",
-    "ms-swift-megatron": "ms-swift",
-    "megatron-lm": "megatron",
-    "verl-ppo": "verl",
-    "verl-sft": "verl",
-    "openrlhf-ppo": "openrlhf",
-    "openrlhf-sft": "openrlhf",
-    "prime-rl-sft": "prime-rl",
-    "prime-rl-rl": "prime-rl",
-}
 
 
 def texts(example: str) -> list[str]:
@@ -125,23 +109,3 @@ def test_every_pattern_bounds_what_it_repeats() -> None:
     """A repeat in a repeat takes time that grows with the power of the length of a line."""
     for path in sorted(Path(shipped("trainers")).glob("*.toml")):
         assert not re.search(r"[*+]\)[*+]", path.read_text(encoding="utf-8")), path
-
-
-def _facts() -> list[dict[str, str]]:
-    if not FACTS.is_file():
-        pytest.skip(f"{FACTS.name} is not on this machine")
-    with FACTS.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_every_known_line_is_an_example_of_its_profile_and_taken_by_it() -> None:
-    rows = _facts()
-    assert len(rows) == 78
-    missed = []
-    for row in rows:
-        name = NAMES.get(row["trainer"], row["trainer"])
-        example = row["example"].replace("\\x1b", "\x1b")
-        in_file = any(example in text for file in PROFILES[name].files for text in file.examples)
-        if not in_file and takers(example)[:1] != [name]:
-            missed.append((name, row["kind"], example))
-    assert not missed

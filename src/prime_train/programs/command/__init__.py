@@ -2,3 +2,5 @@
 
 Nothing is guessed of a trainer. What no profile and no config says is reported as not known.
 """
+
+from prime_train.programs.command.program import PROGRAM as PROGRAM

@@ -104,7 +104,7 @@ class Attempts:
         # Before anything starts: a process without this event would belong to no attempt if the supervisor died here.
         self.journal.append(events.LaunchAsked(attempt, chosen, rejected, roles, services))
         # Only a person may decide to throw away the work of more than one interval.
-        if chosen == 0 and would_lose_checkpoints(found, self.run.checkpoint.interval_steps):
+        if chosen == 0 and would_lose_checkpoints(found, self.run):
             self._end(None, attempt_end.no_loadable_checkpoint(rejected, self.run_dir))
             return
         restore_run_spec(self.run, self.run_dir)
@@ -154,7 +154,7 @@ class Attempts:
         # Before the judgement: only when all processes have ended are their last events on the disk.
         stuck = self.children.end_rest(gently=gently)
         self.journal.read()
-        for event in self.services.last_events(self.journal.state):
+        for event in self.services.last_events(self.journal.state, exited.returncode if exited is not None else None):
             self.journal.append(event)
         self.journal.read()
         live = self.journal.state.live

@@ -131,7 +131,14 @@ def fold_trainer(state: State, record: Record) -> State:
         case events.CheckpointSaved(step=step, write_s=write_s):
             readable = tuple(other for other in state.unreadable if other != step)  # this attempt wrote it again
             saves_s = (*state.saves_s, write_s)[-SAVES_KEPT:]
-            return evolve(state, newest_complete=step, saving_step=None, unreadable=readable, saves_s=saves_s)
+            return evolve(
+                state,
+                newest_complete=step,
+                saving_step=None,
+                saved_s=record.time_s,
+                unreadable=readable,
+                saves_s=saves_s,
+            )
         case events.CheckpointUnreadable(step=step):
             return evolve(state, unreadable=tuple(sorted({*state.unreadable, step})))
         # The first failure in time is the cause; the ranks after it report only the connection that broke.
@@ -140,8 +147,8 @@ def fold_trainer(state: State, record: Record) -> State:
             return evolve_live(state, failure=event, trainer_exit=end)
         case events.TrainerStopped(step=step):
             return _fold_exit(state, TrainerExit("stopped", record.time_s, step))
-        case events.TrainerFinished(step=step, final=final):
-            return evolve(_fold_exit(state, TrainerExit("finished", record.time_s, step)), final=final)
+        case events.TrainerFinished(step=step, final=final, note=note):
+            return evolve(_fold_exit(state, TrainerExit("finished", record.time_s, step, note)), final=final)
         case _:
             return state
 

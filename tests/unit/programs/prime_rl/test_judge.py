@@ -81,7 +81,7 @@ def test_a_checkpoint_is_reported_when_its_last_part_is_there() -> None:
     )
     assert [type(event) for event in told] == [CheckpointStarted, CheckpointSaved, CheckpointDeleted]
     assert told[1] == CheckpointSaved(1, 20, 4096, 4.0, 4.0)
-    assert memory.newest == "/o/checkpoints/step_20"
+    assert memory.saved.newest == "/o/checkpoints/step_20"
 
 
 def test_what_the_trainer_states_that_it_waited_counts() -> None:

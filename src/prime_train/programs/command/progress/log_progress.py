@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from prime_train.diagnose.log_prefix import strip_prefixes
 from prime_train.programs.command.progress.bars import BarChooser
@@ -25,6 +26,7 @@ class LogProgress:
         self._phases = tuple(phases)
         self._splitter = LineSplitter()
         self._bars = BarChooser(total)
+        self._bar_unit = next((line.unit for line in self._lines if line.total_is_last), "")
 
     @property
     def total(self) -> int | None:
@@ -70,7 +72,9 @@ class LogProgress:
         return ()
 
     def _steps(self, steps: Sequence[int], mark: ProgressMark) -> tuple[ProgressMark, ...]:
-        return tuple(ProgressMark("step", step, self._bars.total, unit=mark.unit, stream=mark.stream) for step in steps)
+        return tuple(
+            ProgressMark("step", step, self._bars.total, unit=self._bar_unit, stream=mark.stream) for step in steps
+        )
 
 
 def find_line(text: str, lines: Sequence[TrainerLine]) -> tuple[TrainerLine, re.Match[str], str] | None:
@@ -78,16 +82,30 @@ def find_line(text: str, lines: Sequence[TrainerLine]) -> tuple[TrainerLine, re.
 
     The last value is the writer that such a prefix names.
     """
-    for line in lines:
-        match = line.pattern.search(text)
-        if match is not None:
-            return line, match, strip_prefixes(text[:200]).stream if text[0] in "[(" else ""
-    bare = strip_prefixes(text)
-    if bare.text != text.rstrip():
+    return match_line(read_prefixes(text), lines)
+
+
+class PrefixedText(NamedTuple):
+    """A line as it is, and without its prefixes; `stream` is the writer that they name."""
+
+    text: str
+    bare: str
+    stream: str
+
+
+def read_prefixes(text: str) -> PrefixedText:
+    """The two forms of a line in which a pattern is searched."""
+    line = strip_prefixes(text)
+    return PrefixedText(text, line.text, line.stream)
+
+
+def match_line(text: PrefixedText, lines: Sequence[TrainerLine]) -> tuple[TrainerLine, re.Match[str], str] | None:
+    """As `find_line`, for a line whose prefixes were read."""
+    for form in (text.text, text.bare) if text.bare != text.text else (text.text,):
         for line in lines:
-            match = line.pattern.search(bare.text)
+            match = line.pattern.search(form)
             if match is not None:
-                return line, match, bare.stream
+                return line, match, text.stream
     return None
 
 
