@@ -104,8 +104,7 @@ class CommandObserver(LogObserver):
         folder, layout = self._trainer.checkpoints, self._trainer.layout
         if folder is None or layout is None:
             return
-        folders = [folder / part for part in layout.parts] or [folder]
-        self._seen, events = compare(self._seen, step_folders.checkpoints(folders, layout), now_s, self._attempt)
+        self._seen, events = compare(self._seen, step_folders.checkpoints([folder], layout), now_s, self._attempt)
         for event in events:
             self._log.append(event)
 

@@ -7,10 +7,11 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prime_train.checkpoints.aside import plan_way
 from prime_train.checkpoints.cleanup import Keep
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import StepPlaces
@@ -88,6 +89,7 @@ class CommandProgram(RunTomlProgram):
         wrapper = (sys.executable, "-I", "-S", str(TERMINAL)) if trainer.command.terminal else ()
         given = (entry.partition("=") for entry in trainer.command.env)
         own = (Variable(name, value, "command.env") for name, _, value in given)
+        in_the_way = plan_way(self.places(run, run_dir), trainer.resume.aside)
         return (
             Launch(
                 role=ROLE,
@@ -95,7 +97,8 @@ class CommandProgram(RunTomlProgram):
                 cwd=trainer.cwd,
                 log=run_dir.log(attempt, ROLE),
                 variables=(*own, *variables),
-                aside=tuple(_list_broken(trainer, found, resume_step)),
+                files=tuple((change.tracker, change.text) for change in in_the_way if change.tracker is not None),
+                aside=tuple(path for change in in_the_way for path in change.paths),
             ),
         )
 
@@ -124,12 +127,14 @@ class CommandProgram(RunTomlProgram):
         trainer = trainer_of(run)
         if trainer.checkpoints is None or trainer.layout is None:
             return StepPlaces(run_dir.path, (run_dir.checkpoints,))
-        folders = tuple(trainer.checkpoints / part for part in trainer.layout.parts) or (trainer.checkpoints,)
-        return StepPlaces(run_dir.path, folders, trainer.layout)
+        return StepPlaces(run_dir.path, (trainer.checkpoints,), trainer.layout)
 
     def keep(self, run: RunSpec) -> Keep:
-        """A trainer may be writing, so unfinished folders are deleted only when nothing writes to them."""
-        return Keep(trainer_of(run).command.checkpoints.keep_last, writing=True)
+        """A trainer may be writing, so unfinished folders are deleted only when nothing writes to them.
+
+        It loads what it likes, so one more whole checkpoint stays than a resume needs.
+        """
+        return Keep(trainer_of(run).command.checkpoints.keep_last, least_whole=2, writing=True)
 
 
 PROGRAM = CommandProgram()
@@ -254,10 +259,3 @@ def _ask_resume(
         return tuple(map(fill, shlex.split(trainer.resume.template))), ()
     name, _, text = trainer.resume.template.partition("=")
     return (), (Variable(name, fill(text), f"it goes on from step {resume_step}"),)
-
-
-def _list_broken(trainer: KnownTrainer, found: Sequence[SavedCheckpoint], resume_step: int) -> Iterator[Path]:
-    """The newer checkpoints that are not whole, which the trainer's own choice would take."""
-    if trainer.resume.aside != "rename":
-        return
-    yield from (checkpoint.path for checkpoint in found if checkpoint.step > resume_step and not checkpoint.complete)
