@@ -15,8 +15,7 @@ from typing import Literal
 
 from prime_train.checkpoints import layout, step_folders
 from prime_train.checkpoints.step_folders import NO_STEP, FolderLayout, StepPlaces
-from prime_train.checkpoints.tracker import has_other_text, read_tracker, write_text
-from prime_train.core.rundir import write_atomic
+from prime_train.checkpoints.tracker import has_other_text, read_tracker, write_tracker
 
 # Below the folder of the checkpoints: another place may be another disk. With a number and without those of a step:
 # accelerate expects digits in each name there, and torchtitan, Orbax and Hugging Face look for their own pattern.
@@ -26,13 +25,13 @@ How = Literal["rename", "tracker", "none"]
 
 @dataclass(frozen=True, slots=True)
 class AsideChange:
-    """What is to be done about one checkpoint before a restart: rename its files, or write `text` into the tracker."""
+    """What was done before a restart. `to`: where the files of a renamed checkpoint are; the tracker's file else."""
 
     step: int  # -1: the tracker names none
     problem: str
-    paths: tuple[Path, ...] = ()
-    tracker: Path | None = None
-    text: str = ""
+    paths: tuple[Path, ...]
+    to: tuple[Path, ...]
+    tracked: int | None = None  # the step that the tracker names now
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +43,20 @@ class _Judged:
     is_finished: bool  # all files are there, so only their content is wrong
 
 
-def plan_way(places: StepPlaces, how: How) -> tuple[AsideChange, ...]:
-    """The checkpoints that the trainer could load next and that are not whole; empty where nothing is in its way."""
+def make_way(places: StepPlaces, how: How) -> tuple[AsideChange, ...]:
+    """Rename each broken checkpoint that the trainer could load next, or name the newest whole one in the tracker.
+
+    Nothing may write there meanwhile. A second call changes nothing. Raises OSError where a file cannot be renamed or
+    written; what was done until then stays.
+    """
     form = places.layout
     if how == "none" or not form.proofs:
         return ()
     if how == "tracker":
         changes = (_name_newest(folder, form) for folder in step_folders.list_roots(places.checkpoints, form))
         return tuple(change for change in changes if change is not None)
-    return tuple(AsideChange(one.step, one.problem, one.paths) for one in _list_in_the_way(places))
-
-
-def make_way(places: StepPlaces, how: How) -> tuple[AsideChange, ...]:
-    """Carry out the plan. Nothing may write there meanwhile; a second call changes nothing.
-
-    Raises OSError where a file cannot be renamed or written; what was done until then stays.
-    """
-    changes = plan_way(places, how)
-    for change in changes:
-        for path in change.paths:
-            set_aside(path)
-        if change.tracker is not None:
-            write_atomic(change.tracker, change.text, is_private=False)
-    return changes
+    broken = _list_in_the_way(places)
+    return tuple(AsideChange(one.step, one.problem, one.paths, tuple(map(set_aside, one.paths))) for one in broken)
 
 
 def _list_in_the_way(places: StepPlaces) -> list[_Judged]:
@@ -132,8 +122,9 @@ def _name_newest(folder: Path, form: FolderLayout) -> AsideChange | None:
         return None
     missing = "names no step" if named is None else f"names step {named}, which is missing"
     problem = judged[named].problem if named in judged else f"{tracker.file} {missing}"
-    path, text = folder / tracker.file, write_text(tracker, newest)
-    return AsideChange(-1 if named is None else named, problem, tracker=path, text=text)
+    write_tracker(folder, tracker, newest)
+    path = folder / tracker.file
+    return AsideChange(-1 if named is None else named, problem, (path,), (path,), newest)
 
 
 def measure_aside(places: StepPlaces) -> Mapping[Path, int]:

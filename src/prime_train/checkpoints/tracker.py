@@ -1,4 +1,4 @@
-"""Reads and words the file in which a trainer names its latest checkpoint. Judges nothing.
+"""Reads and rewrites the file in which a trainer names its latest checkpoint. Judges nothing.
 
 Megatron and verl write it in place, so a crash leaves it empty; DeepSpeed writes it before all ranks have saved. So the
 file proves nothing, and decides what the trainer loads next.
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from prime_train.core import outside
 from prime_train.core.outside import MARK_BYTES
+from prime_train.core.rundir import write_atomic
 
 _STEP = "{step}"
 
@@ -44,6 +45,6 @@ def _read(folder: Path, tracker: StepTracker) -> str:
         return ""
 
 
-def write_text(tracker: StepTracker, step: int) -> str:
-    """The text that names this step."""
-    return tracker.form.replace(_STEP, str(step))
+def write_tracker(folder: Path, tracker: StepTracker, step: int) -> None:
+    """Name this step, so that a reader sees the text before or the text after, and never half of one."""
+    write_atomic(folder / tracker.file, tracker.form.replace(_STEP, str(step)), is_private=False)

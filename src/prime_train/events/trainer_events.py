@@ -153,6 +153,14 @@ class CheckpointUnreadable:
 
 
 @dataclass(frozen=True, slots=True)
+class StopListened:
+    """The trainer looks for the file of a stop request, so it needs no signal."""
+
+    kind: ClassVar[str] = "stop_listened"
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerFailed:
     """The trainer's report of its own failure. `cause_class` "config", "disk" and "env" are not retried."""
 
@@ -199,6 +207,7 @@ TrainerEvent = (
     | CheckpointSaved
     | CheckpointDeleted
     | CheckpointUnreadable
+    | StopListened
     | TrainerFailed
     | TrainerStopped
     | TrainerFinished

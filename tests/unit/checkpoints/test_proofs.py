@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from prime_train.checkpoints import step_folders
-from prime_train.checkpoints.aside import plan_way
+from prime_train.checkpoints.aside import make_way
 from prime_train.checkpoints.layout_table import read_layout
 from prime_train.checkpoints.step_folders import StepPlaces
 from tests.unit.checkpoints import written_saves as saves
@@ -60,7 +60,7 @@ def test_what_is_no_plain_file_is_named_and_not_opened(out: Path) -> None:
     optimizer.symlink_to(out / FOLDER / "scheduler.pt")
     assert "optimizer.pt is unreadable: it is a symbolic link" in judge(out)[FOLDER]
     # Nothing is known of what it leads to, so it does not count as broken.
-    assert plan_way(StepPlaces(out, (out,), find_layout("hf", 1)), "rename") == ()
+    assert make_way(StepPlaces(out, (out,), find_layout("hf", 1)), "rename") == ()
 
 
 def test_a_step_folder_that_is_a_link_is_no_checkpoint(out: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_folder_with_too_many_files_is_one_problem(out: Path, monkeypatch: pyt
 def test_the_old_format_of_torch_is_neither_whole_nor_broken(out: Path) -> None:
     (out / FOLDER / "optimizer.pt").write_bytes(pickle.dumps({"state": {}}, protocol=2))
     assert "its end proves nothing" in judge(out)[FOLDER]
-    assert plan_way(StepPlaces(out, (out,), find_layout("hf", 1)), "rename") == ()
+    assert make_way(StepPlaces(out, (out,), find_layout("hf", 1)), "rename") == ()
 
 
 def test_bytes_behind_the_end_of_a_zip_and_a_zip_without_its_middle_are_not_whole(out: Path) -> None:

@@ -8,12 +8,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
+from prime_train import live
 from prime_train.checkpoints import step_folders
 from prime_train.core.rundir import RunDir
-from prime_train.events import Phase, Progress
+from prime_train.events import Phase, Progress, StopListened
 from prime_train.programs.command.files import GrowingFile
 from prime_train.programs.command.judge import EndRules, SeenEnd, judge_end
+from prime_train.programs.command.live_lines import LiveLine, LiveLines
 from prime_train.programs.command.progress.log_progress import LogProgress
 from prime_train.programs.command.progress.marks import ProgressMark
 from prime_train.programs.command.progress_files import ProgressFiles
@@ -29,6 +34,11 @@ _LOOK_AROUND_S = 2.0  # for new files and checkpoints
 _PHASES = {"save": "checkpoint", "compile": "compile", "setup": "setup", "data": "data"}
 
 
+def live_folder(run_dir: RunDir, attempt: int) -> Path:
+    """Where prime_train.live reports to."""
+    return run_dir.attempt(attempt) / "live"
+
+
 class CommandObserver(LogObserver):
     """One attempt of a command."""
 
@@ -42,11 +52,14 @@ class CommandObserver(LogObserver):
         self._output = GrowingFile(self._own_log)
         self._lines = LogProgress(self._trainer.lines, phases, self._target)
         self._files = ProgressFiles(self._trainer)
+        self._live = LiveLines(live_folder(run_dir, attempt))
+        self._listens = False
         self._seen = SeenCheckpoints()
         self._step, self._reported_step = 0, 0
         self._loss, self._tokens_per_s = math.nan, 0.0
         self._phase = ""
         self._has_end_line = self._has_stop_line = False
+        self._is_told = False  # the script reports its end through live
         self._looked_s = float("-inf")
 
     def _prepare(self) -> None:
@@ -57,6 +70,10 @@ class CommandObserver(LogObserver):
         now_s = time.monotonic()
         for piece in self._output.take():
             self._take(self._lines.feed(piece))
+        for line in self._live.take():
+            self._take_live(line)
+        if self._is_stopping and self._listens:
+            self._ask_stop()
         if is_last:
             self._take(self._lines.finish())
         if is_last or now_s - self._looked_s >= _LOOK_AROUND_S:
@@ -85,6 +102,26 @@ class CommandObserver(LogObserver):
                     self._has_end_line = True
                 case "stop":
                     self._has_stop_line = True
+
+    def _take_live(self, line: LiveLine) -> None:
+        """A line of a script or callback that reports by itself: it is certain."""
+        if line.listens and not self._listens:
+            self._listens = True
+            self._log.append(StopListened(self._attempt))
+        self._target = line.total or self._target
+        self._has_end_line = self._has_end_line or line.finished
+        self._is_told = self._is_told or line.finished or line.total is not None
+        if line.loss is not None:
+            self._loss = line.loss
+        if line.step > self._step:
+            self._step, self._phase = line.step, ""
+        if line.phase:
+            self._enter(_PHASES.get(line.phase, line.phase), "")
+
+    def _ask_stop(self) -> None:
+        """Create the file that should_stop() looks for. Without it the trainer gets SIGTERM after its grace."""
+        with suppress(OSError):
+            (self._live.folder / live.STOP).touch()
 
     def _enter(self, phase: str, detail: str) -> None:
         """Report a phase that is slow on purpose, once until the next step."""
@@ -127,7 +164,10 @@ class CommandObserver(LogObserver):
             loss=self._loss,
             newest=self._seen.newest,
         )
-        event = judge_end(read_rules(self._trainer), seen)
+        rules = read_rules(self._trainer)
+        if self._is_told:  # as if a profile described it
+            rules = replace(rules, is_described=True, zero_is_finished=False, end_line=True)
+        event = judge_end(rules, seen)
         if event is not None:
             self._log.append(event)
 
@@ -142,6 +182,6 @@ def read_rules(trainer: KnownTrainer) -> EndRules:
         end_line=exits.end_line,
         finished=given.finished,
         failed=given.failed,
-        resumes=tuple(code for code, meaning in exits.codes.items() if meaning == "resume"),
-        bad_node=tuple(code for code, meaning in exits.codes.items() if meaning == "node"),
+        resumes=tuple(code for code, meaning in exits.codes.items() if meaning.startswith("resume")),
+        bad_node=tuple(code for code, meaning in exits.codes.items() if meaning.startswith("node")),
     )

@@ -10,21 +10,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from prime_train.checkpoints.aside import plan_way
+from prime_train import live
 from prime_train.checkpoints.cleanup import Keep
-from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import redaction
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.command.describe import describe_trainer
-from prime_train.programs.command.observer import ROLE, CommandObserver
+from prime_train.programs.command.observer import ROLE, CommandObserver, live_folder
 from prime_train.programs.command.trainer import KnownTrainer, trainer_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.program import TERMINAL, Host, Launch, Needs, Program, ProgramConfig, Variable
 
+INJECTED = Path(live.__file__).with_name("injected")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -85,22 +86,24 @@ class CommandProgram(RunTomlProgram):
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         trainer = trainer_of(run)
         found = self.checkpoints(run, run_dir)
-        words, variables = _ask_resume(trainer, found, resume_step)
+        saved = next((str(checkpoint.path) for checkpoint in found if checkpoint.step == resume_step), "")
+        words, variables = _ask_resume(trainer, saved, resume_step)
         wrapper = (sys.executable, "-I", "-S", str(TERMINAL)) if trainer.command.terminal else ()
         given = (entry.partition("=") for entry in trainer.command.env)
         own = (Variable(name, value, "command.env") for name, _, value in given)
-        in_the_way = plan_way(self.places(run, run_dir), trainer.resume.aside)
         return (
             Launch(
                 role=ROLE,
                 argv=(*wrapper, *trainer.command.argv, *words),
                 cwd=trainer.cwd,
                 log=run_dir.log(attempt, ROLE),
-                variables=(*own, *variables),
-                files=tuple((change.tracker, change.text) for change in in_the_way if change.tracker is not None),
-                aside=tuple(path for change in in_the_way for path in change.paths),
+                variables=(*own, *variables, *_add_live(trainer, live_folder(run_dir, attempt))),
+                files=((live_folder(run_dir, attempt) / live.RESUME, saved),),
             ),
         )
+
+    def aside(self, run: RunSpec) -> Literal["rename", "tracker", "none"]:
+        return trainer_of(run).resume.aside
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
         wanted = (
@@ -243,19 +246,27 @@ def _suggest_start(program: str, *, is_there: bool) -> str:
 # --- resume -----------------------------------------------------------------------------------------
 
 
-def _ask_resume(
-    trainer: KnownTrainer, found: Sequence[SavedCheckpoint], resume_step: int
-) -> tuple[tuple[str, ...], tuple[Variable, ...]]:
-    """The words and the variables that make the trainer go on from a step; nothing where it finds it itself."""
-    saved = next((checkpoint for checkpoint in found if checkpoint.step == resume_step), None)
-    if saved is None or trainer.resume.how not in ("argument", "variable") or not trainer.resume.template:
+def _ask_resume(trainer: KnownTrainer, saved: str, resume_step: int) -> tuple[tuple[str, ...], tuple[Variable, ...]]:
+    """The words and the variables that make the trainer go on from `saved`; nothing where it finds it otherwise."""
+    if not saved or trainer.resumes_by_live or trainer.resume.how not in ("argument", "variable"):
         return (), ()
-    values = {"{path}": str(saved.path), "{step}": str(resume_step)}
+    values = {"{path}": saved, "{step}": str(resume_step), "{dir}": str(trainer.checkpoints)}
 
     def fill(text: str) -> str:
-        return re.sub(r"\{path\}|\{step\}", lambda match: values[match[0]], text)
+        return re.sub(r"\{(?:path|step|dir)\}", lambda match: values[match[0]], text)
 
     if trainer.resume.how == "argument":
         return tuple(map(fill, shlex.split(trainer.resume.template))), ()
     name, _, text = trainer.resume.template.partition("=")
     return (), (Variable(name, fill(text), f"it goes on from step {resume_step}"),)
+
+
+def _add_live(trainer: KnownTrainer, folder: Path) -> tuple[Variable, ...]:
+    """The variables of prime_train.live: where a script reports, and the folder from which callbacks are added."""
+    reports = Variable(live.FOLDER_ENV, str(folder), "a script reports its steps here, and is asked to stop")
+    if not trainer.command.live:
+        return (reports,)
+    given = next((entry.partition("=")[2] for entry in trainer.command.env if entry.startswith("PYTHONPATH=")), None)
+    rest = os.environ.get("PYTHONPATH", "") if given is None else given
+    path = os.pathsep.join(filter(None, (str(INJECTED), rest)))
+    return reports, Variable("PYTHONPATH", path, "callbacks are added to Hugging Face and Lightning trainers")

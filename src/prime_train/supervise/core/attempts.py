@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from prime_train import events
+from prime_train.checkpoints import aside
 from prime_train.core.errors import UNWRITABLE
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
@@ -108,10 +109,26 @@ class Attempts:
             self._end(None, attempt_end.no_loadable_checkpoint(rejected, self.run_dir))
             return
         restore_run_spec(self.run, self.run_dir)
+        if not self._make_way(attempt):
+            return
         with contextlib.suppress(FileExistsError):  # a file has its name: `stop` sends a signal then
             make_folder(self.run_dir.requests(attempt))
         self._oom_kills = attempt_end.count_oom_kills()
         self.services.begin_attempt(self.run, self._launches, attempt, chosen)
+
+    def _make_way(self, attempt: int) -> bool:
+        """Take broken checkpoints out of the way of a trainer that would load them. Whether that was possible."""
+        how = self.program.aside(self.run)
+        try:
+            changes = aside.make_way(self.program.places(self.run, self.run_dir), how)
+        except OSError as error:
+            self._end(None, attempt_end.immovable_checkpoint(error))
+            return False
+        for change in changes:
+            for path, to in zip(change.paths, change.to, strict=True):
+                about = (attempt, change.step, change.problem, str(path), str(to), change.tracked)
+                self.journal.append(events.CheckpointSetAside(*about))
+        return True
 
     def _clear_remains(self, attempt: int) -> None:
         """Delete what would end or confuse an attempt at once.

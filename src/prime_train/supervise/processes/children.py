@@ -5,15 +5,16 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from queue import Empty, SimpleQueue
 
 import psutil
 
-from prime_train.checkpoints.aside import set_aside
 from prime_train.core.process_id import Identity, own_identity
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.supervise.launch import control_group
 from prime_train.supervise.launch.program import WRAPPERS, Launch
+from prime_train.supervise.launch.run_directory import set_aside
 from prime_train.supervise.processes.process import Exited, Running, signal_root, signal_tree, spawn, sweep
 from prime_train.supervise.processes.workers import list_workers
 
@@ -98,4 +99,4 @@ def _prepare_files(launch: Launch) -> None:
         write_atomic(path, text)
     for path in launch.aside:
         if path.exists():
-            set_aside(path)
+            set_aside(path, (f"{path.name}.aside-{number}" for number in count(1)))
