@@ -150,8 +150,7 @@ class CommandObserver(LogObserver):
         self._alarms = () if hold_folder(folder) else (_shared_folder(folder),)
         if layout is None:
             return
-        folders = [folder / part for part in layout.parts] or [folder]
-        self._seen, events = compare(self._seen, step_folders.checkpoints(folders, layout), now_s, self._attempt)
+        self._seen, events = compare(self._seen, step_folders.checkpoints([folder], layout), now_s, self._attempt)
         for event in events:
             self._log.append(event)
 

@@ -146,12 +146,14 @@ class CommandProgram(RunTomlProgram):
         trainer = trainer_of(run)
         if trainer.checkpoints is None or trainer.layout is None:
             return StepPlaces(run_dir.path, (run_dir.checkpoints,))
-        folders = tuple(trainer.checkpoints / part for part in trainer.layout.parts) or (trainer.checkpoints,)
-        return StepPlaces(run_dir.path, folders, trainer.layout)
+        return StepPlaces(run_dir.path, (trainer.checkpoints,), trainer.layout)
 
     def keep(self, run: RunSpec) -> Keep:
-        """A trainer may be writing, so unfinished folders are deleted only when nothing writes to them."""
-        return Keep(trainer_of(run).command.checkpoints.keep_last, writing=True)
+        """A trainer may be writing, so unfinished folders are deleted only when nothing writes to them.
+
+        It loads what it likes, so one more whole checkpoint stays than a resume needs.
+        """
+        return Keep(trainer_of(run).command.checkpoints.keep_last, least_whole=2, writing=True)
 
 
 PROGRAM = CommandProgram()
