@@ -12,6 +12,7 @@ from prime_train.registry.trainers import LineKind
 MOST_STEPS = 10**15
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf)", re.IGNORECASE)
 _LONGEST_NUMBER = 40
+_SMALLER_UNITS = ("batch", "micro-batch")  # a step has one or more of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class ProgressMark:
     unit: str = ""
     stream: str = ""
     text: str = ""
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether `step` may be compared with the last step of the run. Batches of an epoch show only that it lives."""
+        return self.kind == "step" and self.step is not None and self.unit not in _SMALLER_UNITS
 
 
 class ProgressReader(Protocol):
