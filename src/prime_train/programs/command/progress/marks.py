@@ -20,6 +20,7 @@ class ProgressMark:
     """One fact. `step` counts what is done, in `unit`; a loss that is no number is nan.
 
     `stream`: the writer that the line names, such as "rank3". `phase`: the name of work that is slow on purpose.
+    `from_bar`: of a progress bar, which shows not every step.
     `text`: the line itself, cut, for the kinds that a person reads.
     """
 
@@ -37,6 +38,7 @@ class ProgressMark:
     unit: str = ""
     stream: str = ""
     text: str = ""
+    from_bar: bool = False
 
     @property
     def counts_steps(self) -> bool:
