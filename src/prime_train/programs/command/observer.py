@@ -96,7 +96,7 @@ class CommandObserver(LogObserver):
             if mark.tokens_per_s is not None:
                 self._tokens_per_s = mark.tokens_per_s
             match mark.kind:
-                case "step" if mark.step is not None and mark.step > self._step:
+                case "step" if mark.step is not None and mark.counts_steps and mark.step > self._step:
                     self._step, self._phase = mark.step, ""
                 case "phase":
                     self._enter(_PHASES.get(mark.phase, "evaluate"), mark.phase)
