@@ -14,6 +14,7 @@ import pytest
 
 from tests.system.live.trainers import find_interpreter, live_environment
 from tests.unit.supervise.machines.hosts import free_port
+
 pytestmark = pytest.mark.trainers
 
 START = """
