@@ -89,7 +89,7 @@ class CommandObserver(LogObserver):
 
     def _take(self, marks: Iterable[ProgressMark]) -> None:
         for mark in marks:
-            if mark.total and self._target is None:
+            if mark.total and self._target is None and (mark.kind != "step" or mark.counts_steps):
                 self._target = self._total = mark.total
             if mark.loss is not None and mark.kind in ("step", "loss"):
                 self._loss = mark.loss
