@@ -580,8 +580,8 @@ def test_a_trainer_that_saves_only_by_itself_is_ended_after_its_next_checkpoint(
     assert isinstance(decide(history(*asked), policy, until_s), actions.Signal)
     saved = (9.0, CheckpointSaved(1, 20, 1, 0.0, 0.0))
     assert decide(history(*asked, saved), policy, 9.0) == actions.Signal(1, "SIGTERM", "SIGINT", roots=True)
-    again = (6.0, StopAsked("SIGINT"))
-    assert isinstance(decide(history(*asked, again), policy, 6.0), actions.Signal)
+    again = (15.0, StopAsked("SIGINT"))
+    assert isinstance(decide(history(*asked, again), policy, 15.0), actions.Signal)
 
 
 def test_a_trainer_that_looks_for_the_file_gets_no_signal() -> None:
