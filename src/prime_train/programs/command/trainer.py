@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.checkpoints.layout_table import read_layout
-from prime_train.checkpoints.step_folders import FolderLayout, steps
+from prime_train.checkpoints.step_folders import FolderLayout, choose_layout
 from prime_train.config.command_start import CommandStart, read_words
 from prime_train.core.errors import UserError
 from prime_train.programs.command.recognise import read_configs, read_settings
@@ -61,11 +61,10 @@ class KnownTrainer:
 
     @property
     def layout(self) -> FolderLayout | None:
-        """The layout of its checkpoints: of several, the first one that the folder has."""
-        if self.checkpoints is None:
+        """The layout of its checkpoints: of several, the one that the folder has."""
+        if self.checkpoints is None or not self.layouts:
             return None
-        found = (form for form in self.layouts if steps([self.checkpoints], form))
-        return next(found, self.layouts[0] if self.layouts else None)
+        return self.layouts[0] if len(self.layouts) == 1 else choose_layout([self.checkpoints], self.layouts)
 
     @property
     def files(self) -> tuple[TrainerFile, ...]:
@@ -152,8 +151,8 @@ def _find_key(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
 def _list_layouts(command: CommandSpec, profile: TrainerProfile | None) -> tuple[FolderLayout, ...]:
     """The layout that run.toml names, else those of the profile."""
     named = command.checkpoints.layout
+    tables = {str(table["name"]): table for one in trainer_profiles().values() for table in one.layouts}
     if named:
-        tables = {str(table["name"]): table for one in trainer_profiles().values() for table in one.layouts}
         if named not in tables:
             raise UserError(
                 what=f"there is no layout {named!r}",
@@ -164,8 +163,7 @@ def _list_layouts(command: CommandSpec, profile: TrainerProfile | None) -> tuple
         return (read_layout(tables[named], command.processes),)
     if profile is None:
         return ()
-    own = {str(table["name"]): read_layout(table, command.processes) for table in profile.layouts}
-    return tuple(own[name] for name in profile.layout_names if name in own)
+    return tuple(read_layout(tables[name], command.processes) for name in profile.layout_names)
 
 
 def _find_resume(command: CommandSpec, profile: TrainerProfile | None) -> ResumeWay:
