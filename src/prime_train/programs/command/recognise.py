@@ -39,7 +39,7 @@ class NamedConfig(NamedTuple):
 
 
 def recognise(start: CommandStart, cwd: Path) -> FoundTrainer | None:
-    """The first profile that the command fits; None for a trainer that nobody described."""
+    """The first profile that the command fits; None where none does."""
     imported = read_imports(cwd / start.script) if start.script else {}
     configs = list(read_configs(start, cwd))
     for profile in trainer_profiles().values():
