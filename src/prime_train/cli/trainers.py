@@ -75,7 +75,7 @@ def check(
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """Which trainer wrote a log, what it shows, and what is not known. Exit code 1: no trainer takes a line.
+    """Which trainer wrote a log, what it shows, and what is not known. Exit code 4: no profile takes a line.
 
     Examples:
 
@@ -102,16 +102,16 @@ def check(
 
 
 def _report_stranger(log: Path, lines: int, *, as_json: bool) -> None:
-    """End with exit code 1: no profile takes a line of the log."""
+    """End with exit code 4, as for a log in which `diagnose` knows nothing."""
     if not as_json:
         raise UserError(
             what=f"no profile takes a line of it ({lines} lines)",
             where=str(log),
             why="its trainer is not described, or only its progress bars are in it, which look alike everywhere",
             fix="say in run.toml how a step looks: command.progress.log = '''step (?P<step>\\d+)'''",
-            exit_code=ExitCode.FINDINGS,
+            exit_code=ExitCode.OUT_OF_REACH,
         )
-    raise typer.Exit(ExitCode.FINDINGS)
+    raise typer.Exit(ExitCode.OUT_OF_REACH)
 
 
 def _find(name: str, where: str) -> TrainerProfile:

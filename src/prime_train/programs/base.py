@@ -54,6 +54,7 @@ class BaseProgram:
     stops_workers: bool = False
     stops_after_save: bool = False
     is_mute: bool = False
+    must_stay: bool = False
     reports: bool = False
     shrinks: bool = False
     keeps_hashes: bool = False

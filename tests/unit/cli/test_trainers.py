@@ -37,11 +37,11 @@ def test_a_log_is_checked(tmp_path: Path) -> None:
 def test_a_log_that_no_profile_takes_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "own.log").write_text("step 5 loss 2.5\nstep 6 loss 2.4\n")
     done = prime_train("trainers", "check", "own.log", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert "no profile takes a line of it (2 lines)" in done.stderr
     assert "command.progress.log" in done.stderr
     again = prime_train("trainers", "check", "own.log", "--json", cwd=tmp_path)
-    assert (again.returncode, json.loads(again.stdout)["trainer"]) == (1, "")
+    assert (again.returncode, json.loads(again.stdout)["trainer"]) == (4, "")
 
 
 def test_wrong_names_are_told(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from prime_train.checkpoints import step_folders
 from prime_train.core.rundir import RunDir
 from prime_train.events import Phase, Progress, StopListened
 from prime_train.programs.command.files import GrowingFile
+from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.judge import EndRules, SeenEnd, judge_end
 from prime_train.programs.command.live_lines import LiveLine, LiveLines
 from prime_train.programs.command.progress.log_progress import LogProgress
@@ -26,6 +27,7 @@ from prime_train.programs.command.trainer import KnownTrainer, trainer_of
 from prime_train.programs.log_observer import LogObserver
 from prime_train.programs.seen_checkpoints import SeenCheckpoints, compare
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.supervise.watches.watch import Alarm
 
 ROLE = "trainer"
 WATCH = "command"
@@ -48,6 +50,7 @@ class CommandObserver(LogObserver):
         self._resume_step = resume_step
         self._own_log = run_dir.log(attempt, ROLE)
         self._target = None if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
+        self._total: int | None = None  # the last step, as only the trainer says it
         phases = self._trainer.profile.phases if self._trainer.profile is not None else ()
         self._output = GrowingFile(self._own_log)
         self._lines = LogProgress(self._trainer.lines, phases, self._target)
@@ -56,7 +59,8 @@ class CommandObserver(LogObserver):
         self._listens = False
         self._seen = SeenCheckpoints()
         self._step, self._reported_step = 0, 0
-        self._loss, self._tokens_per_s = math.nan, 0.0
+        self._loss: float | None = None
+        self._tokens_per_s: float | None = None
         self._phase = ""
         self._has_end_line = self._has_stop_line = False
         self._is_told = False  # the script reports its end through live
@@ -85,14 +89,14 @@ class CommandObserver(LogObserver):
 
     def _take(self, marks: Iterable[ProgressMark]) -> None:
         for mark in marks:
-            if mark.total:
-                self._target = mark.total if self._target is None else self._target
+            if mark.total and self._target is None and (mark.kind != "step" or mark.counts_steps):
+                self._target = self._total = mark.total
             if mark.loss is not None and mark.kind in ("step", "loss"):
                 self._loss = mark.loss
             if mark.tokens_per_s is not None:
                 self._tokens_per_s = mark.tokens_per_s
             match mark.kind:
-                case "step" if mark.step is not None and mark.step > self._step:
+                case "step" if mark.step is not None and mark.counts_steps and mark.step > self._step:
                     self._step, self._phase = mark.step, ""
                 case "phase":
                     self._enter(_PHASES.get(mark.phase, "evaluate"), mark.phase)
@@ -108,7 +112,8 @@ class CommandObserver(LogObserver):
         if line.listens and not self._listens:
             self._listens = True
             self._log.append(StopListened(self._attempt))
-        self._target = line.total or self._target
+        if line.total:
+            self._target = self._total = line.total
         self._has_end_line = self._has_end_line or line.finished
         self._is_told = self._is_told or line.finished or line.total is not None
         if line.loss is not None:
@@ -134,12 +139,16 @@ class CommandObserver(LogObserver):
         """Report the newest step, at most twice a second: several may have been read at once."""
         if self._step > self._reported_step:
             self._reported_step = self._step
-            self._log.append(Progress(self._attempt, self._step, self._loss, self._tokens_per_s, 0))
+            known = (self._step, self._loss, self._tokens_per_s)
+            self._log.append(Progress(self._attempt, *known, 0, total=self._total))
 
     def _look_at_checkpoints(self, now_s: float) -> None:
         """Report the checkpoints that the layout calls complete. In an unknown layout there are none."""
         folder, layout = self._trainer.checkpoints, self._trainer.layout
-        if folder is None or layout is None:
+        if folder is None:
+            return
+        self._alarms = () if hold_folder(folder) else (_shared_folder(folder),)
+        if layout is None:
             return
         self._seen, events = compare(self._seen, step_folders.checkpoints([folder], layout), now_s, self._attempt)
         for event in events:
@@ -161,7 +170,7 @@ class CommandObserver(LogObserver):
             has_end_line=self._has_end_line,
             has_stop_line=self._has_stop_line,
             log=str(self._own_log),
-            loss=self._loss,
+            loss=math.nan if self._loss is None else self._loss,
             newest=self._seen.newest,
         )
         rules = read_rules(self._trainer)
@@ -170,6 +179,13 @@ class CommandObserver(LogObserver):
         event = judge_end(rules, seen)
         if event is not None:
             self._log.append(event)
+
+
+def _shared_folder(folder: Path) -> Alarm:
+    what = f"another supervised run writes into {folder}, too"
+    why = "each of the two would resume from the checkpoints of the other, and delete them"
+    fix = "stop one of them, and give it a folder of its own"
+    return Alarm(WATCH, "shared_folder", str(folder), "alert", "config", what, why, fix, str(folder))
 
 
 def read_rules(trainer: KnownTrainer) -> EndRules:

@@ -19,12 +19,15 @@ from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import redaction
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
+from prime_train.programs import base
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.command.describe import describe_trainer
+from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.observer import ROLE, CommandObserver, live_folder
 from prime_train.programs.command.trainer import KnownTrainer, trainer_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.program import TERMINAL, Host, Launch, Needs, Program, ProgramConfig, Variable
+from prime_train.supervise.launch.run_directory import Opened, Resume
 
 INJECTED = Path(live.__file__).with_name("injected")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -35,6 +38,7 @@ class CommandProgram(RunTomlProgram):
     """Any trainer. How it stops, and whether its steps can be seen, is known when it is `configured`."""
 
     name: str = "command"
+    must_stay: bool = True
 
     @property
     def title(self) -> str:
@@ -60,6 +64,18 @@ class CommandProgram(RunTomlProgram):
         """The run with an absolute working directory: the folders of the trainer must not depend on the next one."""
         run = _absolute(config.run)
         return run, RunDir((Path(run.run.dir).expanduser() / run.run.name).resolve())
+
+    def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
+        """As for every run.toml. Raises UserError also if another run writes into the same folder."""
+        folder = trainer_of(run).checkpoints
+        if text is not None and folder is not None and not hold_folder(folder):
+            raise UserError(
+                what="another supervised run writes into the same folder",
+                where=str(folder),
+                why="each of the two would resume from the checkpoints of the other, and delete them",
+                fix="give this run a folder of its own; prime-train status shows the runs of this folder",
+            )
+        return base.open_run(text, run, run_dir, self, resume)
 
     def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False) -> Program:
         """The program as this command stops it. Raises UserError if the command cannot be started."""

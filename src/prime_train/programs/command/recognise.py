@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,7 +98,6 @@ def _literal(value: ast.expr) -> str | None:
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
 
 
-@cache
 def _parse(script: Path) -> ast.Module:
     """The syntax tree of a script; an empty one for a file that is no readable script."""
     try:

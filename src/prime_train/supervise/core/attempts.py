@@ -33,6 +33,7 @@ from prime_train.supervise.processes.process import Exited
 from prime_train.supervise.services.services import RunServices
 
 LONG_S = 600.0  # an attempt that lived for so long is no sign of a loop; 144 of them in a day do no harm
+BACKGROUND_LIMIT_S = 3.0  # for helpers of a trainer to end after it
 SPARE = 2  # attempts beyond those of the policy, which does not count every attempt
 
 
@@ -168,6 +169,8 @@ class Attempts:
         services = self.journal.state.live.services if self.journal.state.live else ()
         # After the trainer's exit the others end by themselves. A trainer that lost one of them cannot save.
         gently = exited is not None and exited.role not in (*services, RELAY)
+        may_hide = self.program.must_stay and exited is not None and exited.returncode == 0
+        hidden = self.children.list_left(BACKGROUND_LIMIT_S) if may_hide else []
         # Before the judgement: only when all processes have ended are their last events on the disk.
         stuck = self.children.end_rest(gently=gently)
         self.journal.read()
@@ -182,6 +185,8 @@ class Attempts:
         found = replace(found, log_cause=self.services.cause(), oom_kills=oom_kills)
         state = self.journal.state
         cause = attempt_end.unkillable_processes(stuck, found.log) if stuck else judge(state, live, found)
+        if hidden and cause.what:  # else it is certain that the training had ended
+            cause = attempt_end.background_processes(hidden, found.log)
         self._end(found.returncode, attempt_end.reconsider_full_disk(cause, state, self.policy))
 
     def end_stale(self) -> None:

@@ -169,6 +169,7 @@ def _fold_progress(state: State, live: Live, event: events.Progress, record: Rec
         attempts=(*state.attempts[:-1], attempt),
         state="running",
         step=event.step,
+        max_steps=state.max_steps if event.total is None else event.total,
         loss=event.loss,
         reward=event.reward,
         tokens_per_s=event.tokens_per_s,

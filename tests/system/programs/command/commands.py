@@ -21,7 +21,7 @@ class Supervised:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
-        given = [PROGRAM, "run", "--no-validate", *arguments]
+        given = [str(PROGRAM), "run", "--no-validate", *arguments]
         self.process = subprocess.Popen(
             given, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -1,4 +1,4 @@
-"""Decides which progress bar counts the steps of a training. Pure.
+"""Decides which progress bar counts the steps of a training, and counts bars of epochs. Pure.
 
 The bars of a training and of an evaluation look alike. Only the total tells them apart, and a log may not say it. So a
 bar counts where its total is known, or once the log shows that it is the bar of the training: another bar runs inside
@@ -8,6 +8,8 @@ it, or it goes on after a loss.
 from __future__ import annotations
 
 from collections import deque
+
+from prime_train.programs.command.progress.marks import parse_count
 
 _MOST_HELD = 4096
 
@@ -90,3 +92,27 @@ class BarChooser:
         self._start(0)
         self._candidate = None
         return steps
+
+
+class EpochCounter:
+    """Counts over epochs what a bar counts in each one. The last epoch may be shorter than the others."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._total = 0
+        self._before = 0  # counted in the epochs before this one
+
+    def count(self, epoch: float | None, step: int | None, total: int | None) -> int | None:
+        """The count since the first epoch; None where it is not known. `epoch` counts from 0.
+
+        A bar at 0 counts nothing, because it is drawn once more at the end of its epoch.
+        """
+        number = parse_count(epoch)
+        if number is None or not step or total is None or step > total:
+            return None
+        if self._epoch is None or number < self._epoch:
+            self._before = number * total  # the epochs before were not seen, or it started again
+        else:
+            self._before += (number - self._epoch) * self._total
+        self._epoch, self._total = number, total
+        return parse_count(self._before + step)

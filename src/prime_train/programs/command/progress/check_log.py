@@ -94,7 +94,7 @@ def _list_unknown(name: str, summary: LogSummary) -> tuple[str, ...]:
 def find_end(name: str, summary: LogSummary) -> str | None:
     """How the run ended, where the log says it with certainty; else None."""
     steps = summary.steps
-    if steps is not None and steps.total is not None and steps.last >= steps.total:
+    if steps is not None and steps.total is not None and steps.last >= steps.total:  # batches have no total
         return f"finished: {steps.last} of {steps.total} {steps.unit}s"
     end_says_it = bool(name) and trainer_profile(name).exits.end_line
     if end_says_it and summary.kinds["exit"] and not summary.kinds["stop"]:

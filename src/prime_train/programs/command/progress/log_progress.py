@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from prime_train.diagnose.log_prefix import strip_prefixes
-from prime_train.programs.command.progress.bars import BarChooser
+from prime_train.programs.command.progress.bars import BarChooser, EpochCounter
 from prime_train.programs.command.progress.lines import LineSplitter
 from prime_train.programs.command.progress.marks import ProgressMark, parse_count, parse_number
 from prime_train.registry.trainers import SlowPhase, TrainerLine
@@ -26,6 +27,7 @@ class LogProgress:
         self._phases = tuple(phases)
         self._splitter = LineSplitter()
         self._bars = BarChooser(total)
+        self._epochs = EpochCounter()
         self._bar_unit = next((line.unit for line in self._lines if line.total_is_last), "")
 
     @property
@@ -53,7 +55,10 @@ class LogProgress:
         mark = make_mark(line, match, stream)
         if line.total_is_last:
             return (*marks, *self._take_bar(mark))
-        return (*marks, *self._confirm(line, mark), mark)
+        if line.per_epoch:
+            mark = replace(mark, step=self._epochs.count(mark.epoch, mark.step, mark.total), total=None)
+        known = line.kind != "step" or mark.step is not None
+        return (*marks, *self._confirm(line, mark), *([mark] if known else []))
 
     def _take_bar(self, mark: ProgressMark) -> tuple[ProgressMark, ...]:
         """The steps of a bar, once it is certain that it is the training's."""
@@ -72,9 +77,8 @@ class LogProgress:
         return ()
 
     def _steps(self, steps: Sequence[int], mark: ProgressMark) -> tuple[ProgressMark, ...]:
-        return tuple(
-            ProgressMark("step", step, self._bars.total, unit=self._bar_unit, stream=mark.stream) for step in steps
-        )
+        seen = ProgressMark("step", total=self._bars.total, unit=self._bar_unit, stream=mark.stream, from_bar=True)
+        return tuple(replace(seen, step=step) for step in steps)
 
 
 def find_line(text: str, lines: Sequence[TrainerLine]) -> tuple[TrainerLine, re.Match[str], str] | None:
@@ -113,11 +117,6 @@ def make_mark(line: TrainerLine, match: re.Match[str], stream: str = "") -> Prog
     """The mark of a line that a pattern took."""
     said = {name: value for name, value in match.groupdict().items() if value is not None}
     step, total = parse_count(said.get("step")), parse_count(said.get("total"))
-    epoch = parse_number(said.get("epoch"))
-    if line.per_epoch:
-        epochs = parse_count(said.get("epoch"))
-        known = step is not None and total is not None and epochs is not None
-        step, total = parse_count(epochs * total + step) if known else None, None  # type: ignore[operator]
     return ProgressMark(
         line.kind,
         None if step is None else step + line.offset,
@@ -126,10 +125,11 @@ def make_mark(line: TrainerLine, match: re.Match[str], stream: str = "") -> Prog
         grad_norm=parse_number(said.get("grad_norm")),
         tokens=parse_number(said.get("tokens")),
         tokens_per_s=parse_number(said.get("tps")),
-        epoch=epoch,
+        epoch=parse_number(said.get("epoch")),
         took_s=parse_number(said.get("s")),
         path=said.get("path", ""),
         unit=line.unit if step is not None else "",
         stream=stream,
         text=match.string.strip()[:_LONGEST_TEXT] if line.kind in _SHOWN else "",
+        from_bar="%|" in match.string,
     )

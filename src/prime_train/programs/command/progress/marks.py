@@ -12,6 +12,7 @@ from prime_train.registry.trainers import LineKind
 MOST_STEPS = 10**15
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf)", re.IGNORECASE)
 _LONGEST_NUMBER = 40
+_SMALLER_UNITS = ("batch", "micro-batch")  # a step has one or more of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class ProgressMark:
     """One fact. `step` counts what is done, in `unit`; a loss that is no number is nan.
 
     `stream`: the writer that the line names, such as "rank3". `phase`: the name of work that is slow on purpose.
+    `from_bar`: of a progress bar, which shows not every step.
     `text`: the line itself, cut, for the kinds that a person reads.
     """
 
@@ -36,6 +38,12 @@ class ProgressMark:
     unit: str = ""
     stream: str = ""
     text: str = ""
+    from_bar: bool = False
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether `step` may be compared with the last step of the run. Batches of an epoch show only that it lives."""
+        return self.kind == "step" and self.step is not None and self.unit not in _SMALLER_UNITS
 
 
 class ProgressReader(Protocol):

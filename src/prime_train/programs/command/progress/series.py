@@ -83,7 +83,13 @@ def _steps_of(marks: Sequence[ProgressMark]) -> tuple[int, ...]:
 
 
 def _fold_losses(marks: Sequence[ProgressMark]) -> LossSeries | None:
-    losses = [mark.loss for mark in marks if mark.loss is not None]
+    drawn: ProgressMark | None = None
+    losses = []
+    for mark in marks:
+        is_again = mark.from_bar and drawn is not None and (mark.step, mark.loss) == (drawn.step, drawn.loss)
+        drawn = mark
+        if mark.loss is not None and not is_again:
+            losses.append(mark.loss)
     if not losses:
         return None
     return LossSeries(len(losses), losses[0], losses[-1], sum(not math.isfinite(loss) for loss in losses))
@@ -107,7 +113,7 @@ def _fold_steps(marks: Sequence[ProgressMark]) -> StepSeries | None:
         elif step <= kept[-1]:
             continue  # the same step once more
         kept.append(step)
-    stride = _find_stride(kept)
+    stride = None if chosen[-1].from_bar else _find_stride(kept)
     pairs = pairwise(kept)
     gaps = [(before, after) for before, after in pairs if stride is not None and after - before > stride]
     return StepSeries(

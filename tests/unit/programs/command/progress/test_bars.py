@@ -74,6 +74,22 @@ def test_a_second_training_in_the_same_log_counts() -> None:
     assert steps(first + second) == [*range(1, 21), *range(1, 8)]
 
 
+def lightning(*batches: tuple[int, int, int]) -> list[int | None]:
+    profile = trainer_profile("lightning")
+    log = "".join(
+        f"\rEpoch {e}: {100 * n // t:3d}%|█▌ | {n}/{t} [00:04<00:07, 1.68it/s, v_num=0]" for e, n, t in batches
+    )
+    marks = LogProgress(profile.lines, profile.phases).feed(f"{log}\n".encode())
+    assert all(not mark.counts_steps for mark in marks), "a step may have several batches"
+    return [mark.step for mark in marks]
+
+
+def test_batches_are_counted_over_epochs() -> None:
+    assert lightning((0, 0, 20), (0, 7, 20), (0, 20, 20), (0, 0, 20), (1, 0, 20), (1, 3, 20)) == [7, 20, 23]
+    assert lightning((3, 20, 20), (4, 1, 10), (4, 10, 10)) == [80, 81, 90], "the last epoch is shorter"
+    assert lightning((2, 5, 20), (1, 5, 20)) == [45, 25], "it started again"
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["bar", "other", "loss", "end"]), st.integers(0, 25)), max_size=40),
 )
