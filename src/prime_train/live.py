@@ -53,6 +53,7 @@ class _Lines:
         self.newest = 0
         self._first: tuple[float, int] | None = None  # monotonic seconds, step
         self.looked_s = -math.inf
+        self.listens = False
         self.stops = False
         self._written_s = -math.inf
         self._waiting: tuple[float, int, Any, Any] | None = None
@@ -256,6 +257,9 @@ def should_stop() -> bool:
     lines = _lines
     if lines is None:
         return False
+    if not lines.listens:  # the supervisor then asks for a stop by the file, and sends no signal
+        lines.listens = True
+        lines.write(listens=True)
     if lines.stops:
         return True
     if _ask_all is not None:

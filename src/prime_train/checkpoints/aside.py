@@ -27,7 +27,7 @@ How = Literal["rename", "tracker", "none"]
 class AsideChange:
     """What was done before a restart. `to`: where the files of a renamed checkpoint are; the tracker's file else."""
 
-    step: int
+    step: int  # -1: the tracker names none
     problem: str
     paths: tuple[Path, ...]
     to: tuple[Path, ...]
@@ -55,7 +55,8 @@ def make_way(places: StepPlaces, how: How) -> tuple[AsideChange, ...]:
     if how == "tracker":
         changes = (_name_newest(folder, form) for folder in step_folders.list_roots(places.checkpoints, form))
         return tuple(change for change in changes if change is not None)
-    return tuple(_rename(judged) for judged in _list_in_the_way(places))
+    broken = _list_in_the_way(places)
+    return tuple(AsideChange(one.step, one.problem, one.paths, tuple(map(set_aside, one.paths))) for one in broken)
 
 
 def _list_in_the_way(places: StepPlaces) -> list[_Judged]:
@@ -87,20 +88,15 @@ def _judge(step: int, paths: tuple[Path, ...], form: FolderLayout) -> _Judged:
         return _Judged(step, paths, str(error), False, is_finished)
 
 
-def _rename(judged: _Judged) -> AsideChange:
-    renamed = []
-    # One number for all parts, so that they are found together.
-    number = next(n for n in range(1, 10**6) if not any(os.path.lexists(_aside(path, n)) for path in judged.paths))
-    for path in judged.paths:
-        to = _aside(path, number)
-        _make_folder(to.parent)
-        path.rename(to)
-        renamed.append(to)
-    return AsideChange(judged.step, judged.problem, judged.paths, tuple(renamed))
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint into the folder for broken ones. Returns the new path; never one that exists. Raises OSError.
 
-
-def _aside(path: Path, number: int) -> Path:
-    return path.parent / FOLDER / f"{path.name}.{number}"
+    Names that a trainer could still take for a step are gone with it: some match a part of a name.
+    """
+    folder = path.parent / FOLDER
+    _make_folder(folder)
+    to = next(to for n in range(1, 10**6) if not os.path.lexists(to := folder / f"{path.name}.{n}"))
+    return path.rename(to)
 
 
 def _make_folder(folder: Path) -> None:

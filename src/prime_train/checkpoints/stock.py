@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Kind, StoredItem, Wholeness
 from prime_train.checkpoints.layout import PIN
+from prime_train.checkpoints.needed import find_needed
 from prime_train.checkpoints.step_folders import (
     STABLE,
     MeasuredFolder,
@@ -35,7 +36,10 @@ class Stock:
     def take(self, now_s: float) -> list[StoredItem]:
         """Every item at `now_s` (epoch), by kind and step. Raises OSError, but not for files that vanish."""
         places = self.places
-        items = [self._saved(step, folders, now_s) for step, folders in self._steps(places.checkpoints)]
+        saved = self._steps(places.checkpoints)
+        items = [self._saved(step, folders, now_s) for step, folders in saved]
+        needed = find_needed(places.checkpoints, places.layout, dict(saved))
+        items = [replace(item, needed=needed[item.step]) if item.step in needed else item for item in items]
         items += [self._stable("weights", step, parts, now_s) for step, parts in self._steps(places.weights)]
         items += [self._stable("broadcast", step, parts, now_s) for step, parts in self._steps(places.broadcasts)]
         # The newest folders of rollouts still get files, so they do not count as complete.

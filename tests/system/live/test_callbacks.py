@@ -31,6 +31,7 @@ def steps(lines: list[dict[str, Any]]) -> list[int]:
     return [line["step"] for line in lines if "loss" in line or line.keys() == {"t", "step"}]
 
 
+@pytest.mark.trainers
 @pytest.mark.parametrize(("module", "script"), TRAINERS, ids=NAMES)
 def test_a_trainer_reports_its_steps_its_total_and_its_end(module: str, script: str, tmp_path: Path) -> None:
     lines = run(find_interpreter(module), script, tmp_path / "work", tmp_path / "live")
@@ -40,6 +41,7 @@ def test_a_trainer_reports_its_steps_its_total_and_its_end(module: str, script: 
     assert not any("note" in line for line in lines)
 
 
+@pytest.mark.trainers
 @pytest.mark.parametrize(("module", "script"), TRAINERS, ids=NAMES)
 def test_a_trainer_saves_on_a_stop_request_and_reports_no_end(module: str, script: str, tmp_path: Path) -> None:
     live = tmp_path / "live"
@@ -52,6 +54,7 @@ def test_a_trainer_saves_on_a_stop_request_and_reports_no_end(module: str, scrip
     assert saved == (["checkpoint-1"] if module == "accelerate" else ["epoch=0-step=1.ckpt"])
 
 
+@pytest.mark.trainers
 @pytest.mark.parametrize(
     ("module", "script", "name"),
     [(*TRAINERS[0], "checkpoint-8"), (*TRAINERS[1], "epoch=0-step=8.ckpt")],

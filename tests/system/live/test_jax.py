@@ -15,6 +15,8 @@ import pytest
 from tests.system.live.trainers import find_interpreter, live_environment
 from tests.unit.supervise.machines.hosts import free_port
 
+pytestmark = pytest.mark.trainers
+
 START = """
 import os, sys, time
 import jax, jax.numpy as jnp

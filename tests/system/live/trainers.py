@@ -12,7 +12,7 @@ import pytest
 import prime_train
 
 PACKAGE = Path(prime_train.__file__).parent
-INTERPRETER_ENV = "PRIME_TRAIN_TEST_TRAINERS"  # a Python that has transformers with accelerate, lightning and jax
+INTERPRETER_ENV = "PRIME_TRAIN_TRAINERS_PYTHON"  # a Python that has transformers with accelerate, lightning and jax
 
 
 def find_interpreter(module: str) -> str:

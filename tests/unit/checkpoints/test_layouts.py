@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints import step_folders
-from prime_train.checkpoints.aside import make_way
+from prime_train.checkpoints.aside import How, make_way
 from prime_train.checkpoints.layout_table import read_layout
 from prime_train.checkpoints.step_folders import FolderLayout, StepPlaces, layout_from
 from prime_train.checkpoints.tracker import read_tracker
@@ -18,7 +18,7 @@ from prime_train.registry.trainers import trainer_profiles
 from tests.unit.checkpoints import written_saves as saves
 from tests.unit.checkpoints.written_saves import EARLIER, SAVES, STEP
 
-_MOMENTS = 200
+MOMENTS = 25  # bench/layout_cuts.py has 200
 _TABLES = {str(table["name"]): table for profile in trainer_profiles().values() for table in profile.layouts}
 
 
@@ -32,26 +32,35 @@ def complete_steps(places: StepPlaces) -> set[int]:
 
 @pytest.mark.parametrize("name", SAVES)
 def test_a_save_that_was_cut_is_not_complete_and_not_in_the_way(name: str, tmp_path: Path) -> None:
+    check_cuts(name, tmp_path, MOMENTS)
+
+
+def check_cuts(name: str, folder: Path, moments: int) -> None:
     chance, whole = random.Random(name), SAVES[name](STEP)
     form = find_layout(whole.layout, whole.ranks)
-    places, how = StepPlaces(tmp_path, (tmp_path,), form), "tracker" if form.tracker else "rename"
-    saves.write_whole(tmp_path, SAVES[name](EARLIER))
+    how: How = "rename" if form.tracker is None else "tracker"
+    places = StepPlaces(folder, (folder,), form)
+    saves.write_whole(folder, SAVES[name](EARLIER))
     assert complete_steps(places) == {EARLIER}
-    for moment in range(_MOMENTS):
-        before = set(tmp_path.rglob("*"))
-        saves.cut(tmp_path, whole, chance)
+    for moment in range(moments):
+        before = set(folder.rglob("*"))
+        saves.cut(folder, whole, chance)
         assert complete_steps(places) == {EARLIER}, f"moment {moment}"
         make_way(places, how)
         assert complete_steps(places) == {EARLIER}
-        # What a trainer chooses: its tracker, or the highest number.
-        chosen = max(step_folders.steps(places.checkpoints, form))
-        if form.tracker is not None:
-            chosen = next(filter(None, (read_tracker(one, form.tracker) for one in places.folders)), chosen)
-        assert chosen == EARLIER or (form.tracker is not None and chosen == STEP)
+        assert choose_as_trainer(places) in (EARLIER, STEP if how == "tracker" else EARLIER)
         assert make_way(places, how) == ()
-        remove_since(tmp_path, before)
-    saves.write_whole(tmp_path, whole)
+        remove_since(folder, before)
+    saves.write_whole(folder, whole)
     assert complete_steps(places) == {EARLIER, STEP}
+
+
+def choose_as_trainer(places: StepPlaces) -> int:
+    """The highest number, or what the tracker names."""
+    tracker = places.layout.tracker
+    named = [] if tracker is None else [read_tracker(root, tracker) for root in places.folders]
+    found = [step for step in named if step is not None]
+    return found[0] if found else max(step_folders.steps(places.checkpoints, places.layout))
 
 
 def remove_since(folder: Path, before: set[Path]) -> None:
@@ -61,12 +70,15 @@ def remove_since(folder: Path, before: set[Path]) -> None:
 
 @pytest.mark.parametrize("name", SAVES)
 def test_a_save_that_lost_a_part_of_any_file_is_not_complete(name: str, tmp_path: Path) -> None:
+    check_truncations(name, tmp_path, MOMENTS)
+
+
+def check_truncations(name: str, folder: Path, times: int) -> None:
     whole = SAVES[name](STEP)
-    places = StepPlaces(tmp_path, (tmp_path / "out",), find_layout(whole.layout, whole.ranks))
-    (tmp_path / "out").mkdir()
-    saves.write_whole(tmp_path / "out", whole)
+    places = StepPlaces(folder, (folder,), find_layout(whole.layout, whole.ranks))
+    saves.write_whole(folder, whole)
     assert complete_steps(places) == {STEP}
-    for file in saves.truncations(tmp_path / "out", whole, random.Random(name), _MOMENTS):
+    for file in saves.truncations(folder, whole, random.Random(name), times):
         assert complete_steps(places) == set(), file
     assert complete_steps(places) == {STEP}
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from prime_train.config.command_start import CommandStart, read_words
 from prime_train.programs.command.recognise import FoundTrainer, recognise
-from prime_train.programs.command.start import CommandStart, read_words
 from prime_train.programs.command.trainer import name_folder
 from prime_train.toml.document import to_toml
 

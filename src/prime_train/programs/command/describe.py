@@ -46,6 +46,8 @@ def _describe_resume(trainer: KnownTrainer) -> str:
         "rename": "; broken newer checkpoints are renamed before",
         "tracker": "; its record of the latest checkpoint is corrected before",
     }.get(way.aside, "")
+    if trainer.resumes_by_live:
+        return f"by a callback that loads the newest whole checkpoint{aside}"
     match way.how:
         case "argument":
             return f"by {way.template}{aside}"

@@ -35,6 +35,7 @@ class LiveLine(NamedTuple):
     total: int | None = None  # steps at the end of the training
     finished: bool = False
     note: str = ""
+    listens: bool = False  # it looks for a request to stop
 
 
 def parse_live_line(line: bytes, rank: int) -> LiveLine | None:
@@ -60,6 +61,7 @@ def parse_live_line(line: bytes, rank: int) -> LiveLine | None:
         total=to_count(values.get("total")),
         finished=values.get("finished") is True,
         note=_text(values, "note"),
+        listens=values.get("listens") is True,
     )
 
 

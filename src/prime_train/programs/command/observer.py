@@ -8,12 +8,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
+from prime_train import live
 from prime_train.checkpoints import step_folders
 from prime_train.core.rundir import RunDir
-from prime_train.events import Phase, Progress
+from prime_train.events import Phase, Progress, StopListened
 from prime_train.programs.command.files import GrowingFile
+from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.judge import EndRules, SeenEnd, judge_end
+from prime_train.programs.command.live_lines import LiveLine, LiveLines
 from prime_train.programs.command.progress.log_progress import LogProgress
 from prime_train.programs.command.progress.marks import ProgressMark
 from prime_train.programs.command.progress_files import ProgressFiles
@@ -21,12 +27,18 @@ from prime_train.programs.command.trainer import KnownTrainer, trainer_of
 from prime_train.programs.log_observer import LogObserver
 from prime_train.programs.seen_checkpoints import SeenCheckpoints, compare
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.supervise.watches.watch import Alarm
 
 ROLE = "trainer"
 WATCH = "command"
 _LOOK_AROUND_S = 2.0  # for new files and checkpoints
 # The phases of profiles, as the limits of silence know them.
 _PHASES = {"save": "checkpoint", "compile": "compile", "setup": "setup", "data": "data"}
+
+
+def live_folder(run_dir: RunDir, attempt: int) -> Path:
+    """Where prime_train.live reports to."""
+    return run_dir.attempt(attempt) / "live"
 
 
 class CommandObserver(LogObserver):
@@ -38,15 +50,20 @@ class CommandObserver(LogObserver):
         self._resume_step = resume_step
         self._own_log = run_dir.log(attempt, ROLE)
         self._target = None if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
+        self._total: int | None = None  # the last step, as only the trainer says it
         phases = self._trainer.profile.phases if self._trainer.profile is not None else ()
         self._output = GrowingFile(self._own_log)
         self._lines = LogProgress(self._trainer.lines, phases, self._target)
         self._files = ProgressFiles(self._trainer)
+        self._live = LiveLines(live_folder(run_dir, attempt))
+        self._listens = False
         self._seen = SeenCheckpoints()
         self._step, self._reported_step = 0, 0
-        self._loss, self._tokens_per_s = math.nan, 0.0
+        self._loss: float | None = None
+        self._tokens_per_s: float | None = None
         self._phase = ""
         self._has_end_line = self._has_stop_line = False
+        self._is_told = False  # the script reports its end through live
         self._looked_s = float("-inf")
 
     def _prepare(self) -> None:
@@ -57,6 +74,10 @@ class CommandObserver(LogObserver):
         now_s = time.monotonic()
         for piece in self._output.take():
             self._take(self._lines.feed(piece))
+        for line in self._live.take():
+            self._take_live(line)
+        if self._is_stopping and self._listens:
+            self._ask_stop()
         if is_last:
             self._take(self._lines.finish())
         if is_last or now_s - self._looked_s >= _LOOK_AROUND_S:
@@ -68,8 +89,8 @@ class CommandObserver(LogObserver):
 
     def _take(self, marks: Iterable[ProgressMark]) -> None:
         for mark in marks:
-            if mark.total:
-                self._target = mark.total if self._target is None else self._target
+            if mark.total and self._target is None:
+                self._target = self._total = mark.total
             if mark.loss is not None and mark.kind in ("step", "loss"):
                 self._loss = mark.loss
             if mark.tokens_per_s is not None:
@@ -86,6 +107,27 @@ class CommandObserver(LogObserver):
                 case "stop":
                     self._has_stop_line = True
 
+    def _take_live(self, line: LiveLine) -> None:
+        """A line of a script or callback that reports by itself: it is certain."""
+        if line.listens and not self._listens:
+            self._listens = True
+            self._log.append(StopListened(self._attempt))
+        if line.total:
+            self._target = self._total = line.total
+        self._has_end_line = self._has_end_line or line.finished
+        self._is_told = self._is_told or line.finished or line.total is not None
+        if line.loss is not None:
+            self._loss = line.loss
+        if line.step > self._step:
+            self._step, self._phase = line.step, ""
+        if line.phase:
+            self._enter(_PHASES.get(line.phase, line.phase), "")
+
+    def _ask_stop(self) -> None:
+        """Create the file that should_stop() looks for. Without it the trainer gets SIGTERM after its grace."""
+        with suppress(OSError):
+            (self._live.folder / live.STOP).touch()
+
     def _enter(self, phase: str, detail: str) -> None:
         """Report a phase that is slow on purpose, once until the next step."""
         if phase != self._phase:
@@ -97,15 +139,18 @@ class CommandObserver(LogObserver):
         """Report the newest step, at most twice a second: several may have been read at once."""
         if self._step > self._reported_step:
             self._reported_step = self._step
-            self._log.append(Progress(self._attempt, self._step, self._loss, self._tokens_per_s, 0))
+            known = (self._step, self._loss, self._tokens_per_s)
+            self._log.append(Progress(self._attempt, *known, 0, total=self._total))
 
     def _look_at_checkpoints(self, now_s: float) -> None:
         """Report the checkpoints that the layout calls complete. In an unknown layout there are none."""
         folder, layout = self._trainer.checkpoints, self._trainer.layout
-        if folder is None or layout is None:
+        if folder is None:
             return
-        folders = [folder / part for part in layout.parts] or [folder]
-        self._seen, events = compare(self._seen, step_folders.checkpoints(folders, layout), now_s, self._attempt)
+        self._alarms = () if hold_folder(folder) else (_shared_folder(folder),)
+        if layout is None:
+            return
+        self._seen, events = compare(self._seen, step_folders.checkpoints([folder], layout), now_s, self._attempt)
         for event in events:
             self._log.append(event)
 
@@ -125,12 +170,22 @@ class CommandObserver(LogObserver):
             has_end_line=self._has_end_line,
             has_stop_line=self._has_stop_line,
             log=str(self._own_log),
-            loss=self._loss,
+            loss=math.nan if self._loss is None else self._loss,
             newest=self._seen.newest,
         )
-        event = judge_end(read_rules(self._trainer), seen)
+        rules = read_rules(self._trainer)
+        if self._is_told:  # as if a profile described it
+            rules = replace(rules, is_described=True, zero_is_finished=False, end_line=True)
+        event = judge_end(rules, seen)
         if event is not None:
             self._log.append(event)
+
+
+def _shared_folder(folder: Path) -> Alarm:
+    what = f"another supervised run writes into {folder}, too"
+    why = "each of the two would resume from the checkpoints of the other, and delete them"
+    fix = "stop one of them, and give it a folder of its own"
+    return Alarm(WATCH, "shared_folder", str(folder), "alert", "config", what, why, fix, str(folder))
 
 
 def read_rules(trainer: KnownTrainer) -> EndRules:
@@ -143,6 +198,6 @@ def read_rules(trainer: KnownTrainer) -> EndRules:
         end_line=exits.end_line,
         finished=given.finished,
         failed=given.failed,
-        resumes=tuple(code for code, meaning in exits.codes.items() if meaning == "resume"),
-        bad_node=tuple(code for code, meaning in exits.codes.items() if meaning == "node"),
+        resumes=tuple(code for code, meaning in exits.codes.items() if meaning.startswith("resume")),
+        bad_node=tuple(code for code, meaning in exits.codes.items() if meaning.startswith("node")),
     )

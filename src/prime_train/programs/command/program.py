@@ -7,23 +7,28 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
+from prime_train import live
 from prime_train.checkpoints.cleanup import Keep
-from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import redaction
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
+from prime_train.programs import base
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.command.describe import describe_trainer
-from prime_train.programs.command.observer import ROLE, CommandObserver
+from prime_train.programs.command.folder_lock import hold_folder
+from prime_train.programs.command.observer import ROLE, CommandObserver, live_folder
 from prime_train.programs.command.trainer import KnownTrainer, trainer_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.program import TERMINAL, Host, Launch, Needs, Program, ProgramConfig, Variable
+from prime_train.supervise.launch.run_directory import Opened, Resume
 
+INJECTED = Path(live.__file__).with_name("injected")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -32,6 +37,7 @@ class CommandProgram(RunTomlProgram):
     """Any trainer. How it stops, and whether its steps can be seen, is known when it is `configured`."""
 
     name: str = "command"
+    must_stay: bool = True
 
     @property
     def title(self) -> str:
@@ -57,6 +63,18 @@ class CommandProgram(RunTomlProgram):
         """The run with an absolute working directory: the folders of the trainer must not depend on the next one."""
         run = _absolute(config.run)
         return run, RunDir((Path(run.run.dir).expanduser() / run.run.name).resolve())
+
+    def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
+        """As for every run.toml. Raises UserError also if another run writes into the same folder."""
+        folder = trainer_of(run).checkpoints
+        if text is not None and folder is not None and not hold_folder(folder):
+            raise UserError(
+                what="another supervised run writes into the same folder",
+                where=str(folder),
+                why="each of the two would resume from the checkpoints of the other, and delete them",
+                fix="give this run a folder of its own; prime-train status shows the runs of this folder",
+            )
+        return base.open_run(text, run, run_dir, self, resume)
 
     def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False) -> Program:
         """The program as this command stops it. Raises UserError if the command cannot be started."""
@@ -84,7 +102,8 @@ class CommandProgram(RunTomlProgram):
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         trainer = trainer_of(run)
         found = self.checkpoints(run, run_dir)
-        words, variables = _ask_resume(trainer, found, resume_step)
+        saved = next((str(checkpoint.path) for checkpoint in found if checkpoint.step == resume_step), "")
+        words, variables = _ask_resume(trainer, saved, resume_step)
         wrapper = (sys.executable, "-I", "-S", str(TERMINAL)) if trainer.command.terminal else ()
         given = (entry.partition("=") for entry in trainer.command.env)
         own = (Variable(name, value, "command.env") for name, _, value in given)
@@ -94,10 +113,13 @@ class CommandProgram(RunTomlProgram):
                 argv=(*wrapper, *trainer.command.argv, *words),
                 cwd=trainer.cwd,
                 log=run_dir.log(attempt, ROLE),
-                variables=(*own, *variables),
-                aside=tuple(_list_broken(trainer, found, resume_step)),
+                variables=(*own, *variables, *_add_live(trainer, live_folder(run_dir, attempt))),
+                files=((live_folder(run_dir, attempt) / live.RESUME, saved),),
             ),
         )
+
+    def aside(self, run: RunSpec) -> Literal["rename", "tracker", "none"]:
+        return trainer_of(run).resume.aside
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
         wanted = (
@@ -124,12 +146,14 @@ class CommandProgram(RunTomlProgram):
         trainer = trainer_of(run)
         if trainer.checkpoints is None or trainer.layout is None:
             return StepPlaces(run_dir.path, (run_dir.checkpoints,))
-        folders = tuple(trainer.checkpoints / part for part in trainer.layout.parts) or (trainer.checkpoints,)
-        return StepPlaces(run_dir.path, folders, trainer.layout)
+        return StepPlaces(run_dir.path, (trainer.checkpoints,), trainer.layout)
 
     def keep(self, run: RunSpec) -> Keep:
-        """A trainer may be writing, so unfinished folders are deleted only when nothing writes to them."""
-        return Keep(trainer_of(run).command.checkpoints.keep_last, writing=True)
+        """A trainer may be writing, so unfinished folders are deleted only when nothing writes to them.
+
+        It loads what it likes, so one more whole checkpoint stays than a resume needs.
+        """
+        return Keep(trainer_of(run).command.checkpoints.keep_last, least_whole=2, writing=True)
 
 
 PROGRAM = CommandProgram()
@@ -238,17 +262,14 @@ def _suggest_start(program: str, *, is_there: bool) -> str:
 # --- resume -----------------------------------------------------------------------------------------
 
 
-def _ask_resume(
-    trainer: KnownTrainer, found: Sequence[SavedCheckpoint], resume_step: int
-) -> tuple[tuple[str, ...], tuple[Variable, ...]]:
-    """The words and the variables that make the trainer go on from a step; nothing where it finds it itself."""
-    saved = next((checkpoint for checkpoint in found if checkpoint.step == resume_step), None)
-    if saved is None or trainer.resume.how not in ("argument", "variable") or not trainer.resume.template:
+def _ask_resume(trainer: KnownTrainer, saved: str, resume_step: int) -> tuple[tuple[str, ...], tuple[Variable, ...]]:
+    """The words and the variables that make the trainer go on from `saved`; nothing where it finds it otherwise."""
+    if not saved or trainer.resumes_by_live or trainer.resume.how not in ("argument", "variable"):
         return (), ()
-    values = {"{path}": str(saved.path), "{step}": str(resume_step)}
+    values = {"{path}": saved, "{step}": str(resume_step), "{dir}": str(trainer.checkpoints)}
 
     def fill(text: str) -> str:
-        return re.sub(r"\{path\}|\{step\}", lambda match: values[match[0]], text)
+        return re.sub(r"\{(?:path|step|dir)\}", lambda match: values[match[0]], text)
 
     if trainer.resume.how == "argument":
         return tuple(map(fill, shlex.split(trainer.resume.template))), ()
@@ -256,8 +277,12 @@ def _ask_resume(
     return (), (Variable(name, fill(text), f"it goes on from step {resume_step}"),)
 
 
-def _list_broken(trainer: KnownTrainer, found: Sequence[SavedCheckpoint], resume_step: int) -> Iterator[Path]:
-    """The newer checkpoints that are not whole, which the trainer's own choice would take."""
-    if trainer.resume.aside != "rename":
-        return
-    yield from (checkpoint.path for checkpoint in found if checkpoint.step > resume_step and not checkpoint.complete)
+def _add_live(trainer: KnownTrainer, folder: Path) -> tuple[Variable, ...]:
+    """The variables of prime_train.live: where a script reports, and the folder from which callbacks are added."""
+    reports = Variable(live.FOLDER_ENV, str(folder), "a script reports its steps here, and is asked to stop")
+    if not trainer.command.live:
+        return (reports,)
+    given = next((entry.partition("=")[2] for entry in trainer.command.env if entry.startswith("PYTHONPATH=")), None)
+    rest = os.environ.get("PYTHONPATH", "") if given is None else given
+    path = os.pathsep.join(filter(None, (str(INJECTED), rest)))
+    return reports, Variable("PYTHONPATH", path, "callbacks are added to Hugging Face and Lightning trainers")

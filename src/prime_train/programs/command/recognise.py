@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prime_train.config.command_start import CommandStart
 from prime_train.config.foreign import read as foreign
 from prime_train.config.foreign.values import SUFFIXES
 from prime_train.core import outside
 from prime_train.core.outside import CONFIG_BYTES
-from prime_train.programs.command.start import CommandStart
 from prime_train.registry.trainers import Recognition, TrainerProfile, trainer_profiles
 from prime_train.toml.document import Document
 
@@ -67,10 +68,7 @@ def _find_reason(
 
 def read_imports(script: Path) -> dict[str, set[str]]:
     """Top-level package -> names from it that a script imports or uses. Empty for a script that is unreadable."""
-    try:
-        tree = ast.parse(outside.read_text(script, CONFIG_BYTES))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return {}
+    tree = _parse(script)
     found: dict[str, set[str]] = {}
     modules: dict[str, str] = {}  # the name in the script -> the package
     for node in tree.body:
@@ -81,6 +79,33 @@ def read_imports(script: Path) -> dict[str, set[str]]:
         if isinstance(used, ast.Attribute) and isinstance(used.value, ast.Name) and used.value.id in modules:
             found[modules[used.value.id]].add(used.attr)
     return found
+
+
+def read_settings(script: Path, names: Collection[str]) -> set[str | None]:
+    """The texts that a script gives to keywords and variables of these names; None for one that it computes."""
+    found: set[str | None] = set()
+    for node in ast.walk(_parse(script)):
+        match node:
+            case ast.keyword(arg=str(name), value=value) if name in names:
+                found.add(_literal(value))
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in names:
+                found.add(_literal(value))
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name in names:
+                found.add(_literal(value))
+    return found
+
+
+def _literal(value: ast.expr) -> str | None:
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+
+
+@cache
+def _parse(script: Path) -> ast.Module:
+    """The syntax tree of a script; an empty one for a file that is no readable script."""
+    try:
+        return ast.parse(outside.read_text(script, CONFIG_BYTES))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return ast.Module([], [])
 
 
 def _list_imports(node: ast.stmt) -> Iterator[tuple[str, str, str]]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.checkpoints.layout_table import read_layout
-from prime_train.checkpoints.step_folders import FolderLayout, steps
+from prime_train.checkpoints.step_folders import FolderLayout, choose_layout
+from prime_train.config.command_start import CommandStart, read_words
 from prime_train.core.errors import UserError
-from prime_train.programs.command.recognise import read_configs
-from prime_train.programs.command.start import CommandStart, read_words
+from prime_train.programs.command.recognise import read_configs, read_settings
 from prime_train.registry.trainers import (
     ExitMeaning,
     ResumeWay,
@@ -29,6 +29,7 @@ from prime_train.spec.command import CommandSpec
 from prime_train.toml.document import value_at
 
 _OWN = "run.toml"
+_WITH_CALLBACK = frozenset({"hf", "lightning"})  # profiles whose trainers src/prime_train/callbacks knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,16 @@ class KnownTrainer:
         return self.profile.title if self.profile is not None else "a trainer that nobody described"
 
     @property
+    def resumes_by_live(self) -> bool:
+        """Whether a callback loads the checkpoint. An argument, which a script may refuse, is not needed then."""
+        return self.command.live and not self.command.resume.how and _has_callback(self.profile)
+
+    @property
     def layout(self) -> FolderLayout | None:
-        """The layout of its checkpoints: of several, the first one that the folder has."""
-        if self.checkpoints is None:
+        """The layout of its checkpoints: of several, the one that the folder has."""
+        if self.checkpoints is None or not self.layouts:
             return None
-        found = (form for form in self.layouts if steps([self.checkpoints], form))
-        return next(found, self.layouts[0] if self.layouts else None)
+        return self.layouts[0] if len(self.layouts) == 1 else choose_layout([self.checkpoints], self.layouts)
 
     @property
     def files(self) -> tuple[TrainerFile, ...]:
@@ -99,6 +104,12 @@ def trainer_of(run: RunSpec) -> KnownTrainer:
     return know_trainer(run.command)
 
 
+def _has_callback(profile: TrainerProfile | None) -> bool:
+    if profile is None:
+        return False
+    return profile.name in _WITH_CALLBACK or _has_callback(trainer_profiles().get(profile.like))
+
+
 def _find_profile(name: str) -> TrainerProfile | None:
     profiles = trainer_profiles()
     if name and name not in profiles:
@@ -120,13 +131,15 @@ def _find_folder(command: CommandSpec, profile: TrainerProfile | None, cwd: Path
 
 
 def name_folder(profile: TrainerProfile, start: CommandStart, cwd: Path) -> str:
-    """The folder of the checkpoints as the command names it, or the default of its trainer; "" if none is known."""
+    """The folder of the checkpoints as the command names it, or the default of its trainer; "" if it is not known."""
     place = profile.checkpoints
-    found = start.flag(*place.flags)
-    found = found or next(
-        (text for config in read_configs(start, cwd) if (text := _find_key(config.values, place.keys))), ""
-    )
-    found = found or _find_key(start.flags, place.keys) or os.environ.get(place.variable, "") or place.default
+    given = [start.flag(*place.flags), *(_find_key(config.values, place.keys) for config in read_configs(start, cwd))]
+    given += [_find_key(start.flags, place.keys), os.environ.get(place.variable, "") if place.variable else ""]
+    found = next(filter(None, given), None)
+    if found is None:
+        written = read_settings(cwd / start.script, place.keys) if start.script else set()
+        # A folder that the script computes is not known, and two that it names are as good as none.
+        found = (written.pop() or "") if len(written) == 1 else "" if written else place.default
     return str(Path(found, place.below)) if found and place.below else found
 
 
@@ -138,8 +151,8 @@ def _find_key(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
 def _list_layouts(command: CommandSpec, profile: TrainerProfile | None) -> tuple[FolderLayout, ...]:
     """The layout that run.toml names, else those of the profile."""
     named = command.checkpoints.layout
+    tables = {str(table["name"]): table for one in trainer_profiles().values() for table in one.layouts}
     if named:
-        tables = {str(table["name"]): table for one in trainer_profiles().values() for table in one.layouts}
         if named not in tables:
             raise UserError(
                 what=f"there is no layout {named!r}",
@@ -150,8 +163,7 @@ def _list_layouts(command: CommandSpec, profile: TrainerProfile | None) -> tuple
         return (read_layout(tables[named], command.processes),)
     if profile is None:
         return ()
-    own = {str(table["name"]): read_layout(table, command.processes) for table in profile.layouts}
-    return tuple(own[name] for name in profile.layout_names if name in own)
+    return tuple(read_layout(tables[name], command.processes) for name in profile.layout_names)
 
 
 def _find_resume(command: CommandSpec, profile: TrainerProfile | None) -> ResumeWay:

@@ -141,6 +141,8 @@ def fold_trainer(state: State, record: Record) -> State:
             )
         case events.CheckpointUnreadable(step=step):
             return evolve(state, unreadable=tuple(sorted({*state.unreadable, step})))
+        case events.StopListened():
+            return evolve_live(state, listens=True)
         # The first failure in time is the cause; the ranks after it report only the connection that broke.
         case events.TrainerFailed() as event if live.failure is None or _outranks(event, live.failure):
             end = live.trainer_exit or TrainerExit("failed", record.time_s, state.step)
@@ -167,6 +169,7 @@ def _fold_progress(state: State, live: Live, event: events.Progress, record: Rec
         attempts=(*state.attempts[:-1], attempt),
         state="running",
         step=event.step,
+        max_steps=state.max_steps if event.total is None else event.total,
         loss=event.loss,
         reward=event.reward,
         tokens_per_s=event.tokens_per_s,

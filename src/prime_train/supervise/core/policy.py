@@ -261,7 +261,7 @@ def _stop(state: State, live: Live, policy: Policy, now_s: float) -> Action:
     if not state.stop_saves:
         return _kill_after(live, policy, now_s, now_s, state.stop_by)
     until_s = find_last_save_s(state, policy) or state.stop_requested_s + policy.stop_grace_s
-    if not policy.stops_by_file or not live.all_started:  # then no process looks for the file
+    if not (policy.stops_by_file or live.listens) or not live.all_started:  # then no process looks for the file
         terminated_s = _sent_s(live, policy.stop_signal)
         if terminated_s is None:
             if _awaits_save(state, policy) and now_s < until_s:

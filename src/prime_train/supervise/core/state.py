@@ -123,6 +123,7 @@ class Live:
     # Which silence is normal depends on the phase: a load takes minutes, a step seconds.
     phase: str = "start"
     phase_detail: str = ""
+    listens: bool = False  # the trainer looks for the file of a stop request
     first_progress: Record | None = None
     children: tuple[ChildProcess, ...] = ()
     sent: tuple[Sent, ...] = ()

@@ -203,6 +203,13 @@ class Program(Protocol):
     def stops_after_save(self) -> bool:
         """It saves nothing on request, so the signal waits for its next checkpoint, for the grace at most."""
 
+    def aside(self, run: RunSpec) -> Literal["rename", "tracker", "none"]:
+        """What is done with broken checkpoints that it would load, before an attempt (checkpoints/aside.py)."""
+
+    @property
+    def must_stay(self) -> bool:
+        """Its first process must live as long as the training: one that goes into the background is refused."""
+
     @property
     def is_mute(self) -> bool:
         """Nothing shows how far it is, so silence is no hang as long as its processes work."""

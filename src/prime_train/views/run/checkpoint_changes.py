@@ -111,6 +111,8 @@ def _why_kept(item: StoredItem, keep: Keep, newest: StoredItem | None) -> str:
         return "pinned"
     if item.in_use:
         return f"in use by {item.in_use}"
+    if item.needed:
+        return item.needed
     if item.kind == "broadcast":
         return "an engine or a resume may still read it"
     if item.kind == "rollouts":
