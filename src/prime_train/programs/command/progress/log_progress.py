@@ -74,6 +74,8 @@ class LogProgress:
             return self._steps(self._bars.confirm(), mark)
         elif line.kind == "exit":
             return self._steps(self._bars.close(), mark)
+        elif line.kind == "eval":
+            self._bars.note_evaluation()
         return ()
 
     def _steps(self, steps: Sequence[int], mark: ProgressMark) -> tuple[ProgressMark, ...]:
