@@ -105,9 +105,22 @@ def test_an_engine_is_tried_after_every_trainer() -> None:
 
 
 def test_a_word_that_may_be_a_value_is_no_sign_of_a_trainer() -> None:
-    plain = (
-        "train sft trainer swift tune dpo grpo main run train.py sft.py finetune_lora.py train.sh pretrain.py".split()
-    )
+    plain = [
+        "train",
+        "sft",
+        "trainer",
+        "swift",
+        "tune",
+        "dpo",
+        "grpo",
+        "main",
+        "run",
+        "train.py",
+        "sft.py",
+        "finetune_lora.py",
+        "train.sh",
+        "pretrain.py",
+    ]
     for profile in PROFILES.values():
         for pattern in profile.recognise.words:
             assert not any(re.fullmatch(pattern, word) for word in plain), (profile.name, pattern)
