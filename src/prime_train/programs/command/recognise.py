@@ -53,6 +53,9 @@ def _find_reason(
     known: Recognition, start: CommandStart, imported: Mapping[str, set[str]], configs: list[NamedConfig]
 ) -> str:
     """What shows that the command starts this trainer; "" if nothing does."""
+    program = Path(start.words[0]).name if start.words else ""
+    if program in known.programs:
+        return f"the program {program}"
     for word in (start.module, *start.words):
         texts = {word, Path(word).name} - {""}
         if any(re.fullmatch(pattern, text) for pattern in known.words for text in texts):

@@ -32,7 +32,7 @@ class BarChooser:
     def __init__(self, total: int | None = None) -> None:
         self._is_given = total is not None
         self.total = total
-        self._last = 0
+        self._last = self._drawn = 0  # the step that counted last; the one that was drawn last
         self._doubted = False  # the count went back: a restart, or another bar with the same total
         self._bars: dict[int, _Bar] = {}  # in the order in which they were drawn last
         self._has_evidence = False  # a loss or an evaluation was printed, so it trains
@@ -60,7 +60,9 @@ class BarChooser:
 
     def confirm(self) -> tuple[int, ...]:
         """The steps that become certain by a loss: only a training prints it."""
-        self._doubted, self._has_evidence = False, True
+        if self._doubted:
+            self._last, self._doubted = self._drawn, False
+        self._has_evidence = True
         if not self._bars:
             return ()
         total, bar = next(reversed(self._bars.items()))
@@ -79,6 +81,7 @@ class BarChooser:
         return steps
 
     def _count(self, step: int) -> tuple[int, ...]:
+        self._drawn = step
         if step < self._last:
             self._doubted = True
         if self._doubted or step == self._last:
