@@ -93,11 +93,13 @@ class SlowPhase(NamedTuple):
 class Recognition(NamedTuple):
     """How a command shows its trainer. Any of the lists is enough.
 
-    `words` match a whole word of the command, its last part, or the module after -m. `imports` are top-level imports
+    `programs` are names of its first word, launchers taken off. `words` match any whole word, its last part, or the
+    module after -m. `imports` are top-level imports
     of the script; where `names` is given, one of them must be imported too. `formats`: config files among the words,
     by the names of registry/foreign/recognise.toml.
     """
 
+    programs: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -200,7 +202,7 @@ def _tables() -> dict[str, dict[str, Any]]:
 
 
 def _order(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The names such that a profile comes before those of its `before` and the one that it is like."""
+    """The names such that a profile comes before those of its `before` and the one that it is like; engines last."""
     ordered: list[str] = []
 
     def visit(name: str, path: tuple[str, ...]) -> None:
@@ -213,7 +215,7 @@ def _order(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if name not in ordered:
             ordered.append(name)
 
-    for name in sorted(tables):
+    for name in sorted(tables, key=lambda name: (tables[name].get("engine", False), name)):
         visit(name, ())
     return ordered
 

@@ -88,7 +88,7 @@ def _recognised_by(profile: TrainerProfile) -> list[str]:
     imports = f"import {', '.join(known.imports)}" if known.imports else ""
     names = f" with {' or '.join(known.names)}" if known.names else ""
     formats = f"a config file of {', '.join(known.formats)}" if known.formats else ""
-    return [text for text in (*known.words, imports + names, formats) if text]
+    return [text for text in (*known.programs, *known.words, imports + names, formats) if text]
 
 
 def _resume_text(resume: ResumeWay) -> str:

@@ -1,17 +1,29 @@
 """Decides which progress bar counts the steps of a training, and counts bars of epochs. Pure.
 
-The bars of a training and of an evaluation look alike. Only the total tells them apart, and a log may not say it. So a
-bar counts where its total is known, or once the log shows that it is the bar of the training: another bar runs inside
-it, or it goes on after a loss.
+The bars of a training, of an evaluation and of any loop look alike. Only the total tells them apart, and a log may not
+say it. So a bar counts where its total is known, or once the log shows that it is the bar of the training: it goes on
+after a loss, or after another bar once an evaluation was printed.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from prime_train.programs.command.progress.marks import parse_count
 
 _MOST_HELD = 4096
+_MOST_BARS = 64
+
+
+@dataclass(slots=True)
+class _Bar:
+    """One total. `held`: the steps that count once it is certain. `loss_at`: its step when a loss came."""
+
+    last: int = 0
+    held: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_HELD))
+    loss_at: int | None = None
+    was_interrupted: bool = False  # another bar was drawn since
 
 
 class BarChooser:
@@ -20,22 +32,21 @@ class BarChooser:
     def __init__(self, total: int | None = None) -> None:
         self._is_given = total is not None
         self.total = total
-        self._last = 0
+        self._last = self._drawn = 0  # the step that counted last; the one that was drawn last
         self._doubted = False  # the count went back: a restart, or another bar with the same total
-        self._candidate: int | None = None
-        self._held: deque[int] = deque(maxlen=_MOST_HELD)
-        self._loss_at: int | None = None  # the step of the candidate when a loss came
+        self._bars: dict[int, _Bar] = {}  # in the order in which they were drawn last
+        self._has_evidence = False  # a loss or an evaluation was printed, so it trains
         self._is_over = False  # the summary of a training was seen
-        self._others = False  # more than one total was seen
 
     def know(self, total: int) -> None:
         """The log itself says the last step."""
         if not self._is_given:
-            self.total, self._last, self._candidate, self._doubted = total, 0, None, False
+            self.total, self._last, self._doubted, self._is_over = total, 0, False, False
+            self._bars.clear()
 
     def see(self, step: int, total: int) -> tuple[int, ...]:
         """The steps that this bar makes certain."""
-        if step > total or not step:
+        if step > total or not total:
             return ()
         if total == self.total:
             return self._count(step)
@@ -43,24 +54,34 @@ class BarChooser:
             return ()
         return self._weigh(step, total)
 
+    def note_evaluation(self) -> None:
+        """The result of an evaluation was printed."""
+        self._has_evidence = True
+
     def confirm(self) -> tuple[int, ...]:
         """The steps that become certain by a loss: only a training prints it."""
-        self._doubted = False
-        if self._candidate is None or not self._held:
+        if self._doubted:
+            self._last, self._doubted = self._drawn, False
+        self._has_evidence = True
+        if not self._bars:
             return ()
-        if not self._others and not self._is_over:
-            return self._choose()
-        self._loss_at = self._held[-1]
+        total, bar = next(reversed(self._bars.items()))
+        if len(self._bars) == 1 and not self._is_over and bar.held:
+            return self._choose(total)
+        bar.loss_at = bar.last
         return ()
 
     def close(self) -> tuple[int, ...]:
         """The summary of a training was printed."""
-        steps = () if self.total is not None or self._others or not self._held else self._choose()
-        if not self._is_given:
-            self._is_over, self._candidate = True, None
+        steps: tuple[int, ...] = ()
+        if self.total is None and len(self._bars) == 1:
+            steps = self._choose(next(iter(self._bars)))
+        self._bars.clear()
+        self._is_over = not self._is_given
         return steps
 
     def _count(self, step: int) -> tuple[int, ...]:
+        self._drawn = step
         if step < self._last:
             self._doubted = True
         if self._doubted or step == self._last:
@@ -69,29 +90,29 @@ class BarChooser:
         return (step,)
 
     def _weigh(self, step: int, total: int) -> tuple[int, ...]:
-        """Hold the steps of a candidate until it is certain that it is the training's bar."""
-        if self._candidate is None:
-            self._start(total)
-        elif total != self._candidate:
-            self._others = True
-            if self._held and self._held[-1] < self._candidate and not self._is_over:
-                return self._choose()  # this bar runs inside the one that is not full
-            self._start(total)
-        self._held.append(step)
-        if self._loss_at is not None and self._loss_at < step < total:
-            return self._choose()
-        return ()
+        """Hold the steps of each bar until it is certain that one is the training's."""
+        bar = self._bars.pop(total, None) or _Bar()
+        for other in self._bars.values():
+            other.was_interrupted = True
+        self._bars[total] = bar
+        if len(self._bars) > _MOST_BARS:
+            del self._bars[next(iter(self._bars))]
+        goes_on = 0 < bar.last <= step < total
+        is_outer = goes_on and bar.was_interrupted and self._has_evidence and not self._is_over
+        learns = goes_on and bar.loss_at is not None and bar.loss_at < step
+        if step < bar.last:
+            bar.held.clear()
+            bar.loss_at = None
+        bar.last, bar.was_interrupted = step, False
+        if step:
+            bar.held.append(step)
+        return self._choose(total) if is_outer or learns else ()
 
-    def _start(self, total: int) -> None:
-        self._candidate, self._loss_at = total, None
-        self._held.clear()
-
-    def _choose(self) -> tuple[int, ...]:
-        self.total, self._is_over, self._doubted, self._last = self._candidate, False, False, 0
-        steps = tuple(step for held in self._held for step in self._count(held))
-        self._start(0)
-        self._candidate = None
-        return steps
+    def _choose(self, total: int) -> tuple[int, ...]:
+        held = self._bars[total].held
+        self.total, self._is_over, self._doubted, self._last = total, False, False, 0
+        self._bars.clear()
+        return tuple(step for one in held for step in self._count(one))
 
 
 class EpochCounter:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from prime_train.diagnose.log_prefix import strip_prefixes
+from prime_train.diagnose.log_prefix import LogLine, strip_prefixes, unwrap
 from prime_train.programs.command.progress.bars import BarChooser, EpochCounter
 from prime_train.programs.command.progress.lines import LineSplitter
 from prime_train.programs.command.progress.marks import ProgressMark, parse_count, parse_number
@@ -74,6 +74,8 @@ class LogProgress:
             return self._steps(self._bars.confirm(), mark)
         elif line.kind == "exit":
             return self._steps(self._bars.close(), mark)
+        elif line.kind == "eval":
+            self._bars.note_evaluation()
         return ()
 
     def _steps(self, steps: Sequence[int], mark: ProgressMark) -> tuple[ProgressMark, ...]:
@@ -98,8 +100,8 @@ class PrefixedText(NamedTuple):
 
 
 def read_prefixes(text: str) -> PrefixedText:
-    """The two forms of a line in which a pattern is searched."""
-    line = strip_prefixes(text)
+    """The two forms of a line in which a pattern is searched. A line of JSON is searched in its message."""
+    line = next(iter(unwrap(text)), LogLine("")) if text.startswith('{"') else strip_prefixes(text)
     return PrefixedText(text, line.text, line.stream)
 
 

@@ -9,6 +9,7 @@ from prime_train.programs.command.progress.log_progress import LogProgress
 from prime_train.registry.trainers import trainer_profile
 
 LOSS = "{'loss': '2.1', 'epoch': '0.5'}\n"
+EVALUATION = "\n{'eval_loss': '2.1', 'epoch': '0.5'}\n"
 END = "{'train_runtime': '11.6', 'epoch': '1.0'}\n"
 
 
@@ -46,9 +47,24 @@ def test_a_loss_shows_that_the_only_bar_is_that_of_the_training() -> None:
 
 
 def test_an_evaluation_inside_the_training_does_not_count() -> None:
-    evaluation = bars(0, 11, 11)
+    evaluation = bars(0, 11, 11) + EVALUATION
     log = bars(0, 10, 20) + evaluation + bars(10, 20, 20) + evaluation + END
     assert steps(log) == list(range(1, 21))
+
+
+def test_a_loop_with_another_inside_is_no_training() -> None:
+    assert steps("".join(bar(step, 10) + bars(0, 7, 7) for step in range(1, 10))) == []
+
+
+def test_a_bar_that_was_left_is_not_that_of_the_training() -> None:
+    log = bar(2, 3) + bars(281, 283, 873) + LOSS + bars(283, 285, 873)
+    assert steps(log) == [281, 282, 283, 284, 285]
+    assert steps(bar(2, 3) + bars(281, 285, 873)) == []
+
+
+def test_an_evaluation_is_not_taken_for_the_training_in_its_second_round() -> None:
+    evaluation = bars(0, 9, 11) + EVALUATION
+    assert steps(bar(5, 20) + evaluation + bar(5, 20) + evaluation + bar(6, 20)) == [5, 6]
 
 
 def test_an_evaluation_before_the_training_does_not_count() -> None:
@@ -65,6 +81,12 @@ def test_an_evaluation_with_as_many_batches_as_there_are_steps_does_not_finish_t
     log = bars(0, 10, 20) + LOSS + bars(11, 12, 20) + bars(0, 20, 20)
     assert steps(log) == list(range(1, 13))
     assert steps(log + bar(12, 20) + LOSS + bars(13, 14, 20)) == list(range(1, 15))
+
+
+def test_a_training_that_started_again_counts_after_its_next_loss() -> None:
+    log = bars(0, 10, 20) + LOSS + bars(11, 12, 20)
+    assert steps(log + bars(0, 5, 20)) == list(range(1, 13))
+    assert steps(log + bars(0, 5, 20) + LOSS + bars(6, 7, 20)) == [*range(1, 13), 6, 7]
 
 
 def test_a_second_training_in_the_same_log_counts() -> None:

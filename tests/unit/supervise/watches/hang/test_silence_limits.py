@@ -260,7 +260,7 @@ def test_the_same_hour_that_stops_dead_is_found_when_its_limit_has_passed(last_s
     assert limit_s <= found.silent_s <= limit_s + 1
 
 
-def test_a_trainer_whose_steps_nobody_can_read_is_no_hang_while_its_processes_work() -> None:
+def test_a_trainer_without_readable_steps_is_no_hang_while_its_processes_work() -> None:
     """Its checkpoints are events too, and say nothing about the next one."""
     limits = SilenceLimits(reports=False, is_mute=True)
     saved = Learned(1, heard=True)
