@@ -22,7 +22,7 @@ RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
 # Without an NVIDIA GPU, torch is pinned to a version that has a CPU build.
 CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
 
-.PHONY: help demo quick test test-unit test-system test-drills test-fuzz test-all test-vllm test-sky test-torch check mutants docs picture wheel bench bench-gpu clean
+.PHONY: help demo quick test test-unit test-system test-drills test-fuzz test-all test-vllm test-sky test-torch test-trainers check mutants docs picture wheel bench bench-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -46,7 +46,7 @@ quick: .venv/installed ## check and test what was touched since the last commit 
 
 test: test-unit test-system ## run the tests: functions, tables, and real commands, trainings and servers (nine minutes)
 
-test-all: test test-drills test-fuzz test-vllm test-sky test-torch ## run every test, also drills, fuzz, vLLM, SkyPilot and other torches
+test-all: test test-drills test-fuzz test-vllm test-sky test-torch test-trainers ## run every test, also drills, fuzz, vLLM, SkyPilot, other torches and other trainers
 
 test-unit: .venv/installed # starts no training; tests/house judges the project itself
 	@echo "==> pytest, units, tables and house"
@@ -96,6 +96,20 @@ test-vllm: .venv/installed .venv-vllm/installed ## test against a real vLLM serv
 test-sky: .venv/installed .venv-sky/installed ## test the job files against a real SkyPilot, installed in a second environment
 	@echo "==> pytest against SkyPilot $$(sed -n 's/^skypilot==//p' constraints-sky.txt)"
 	PRIME_TRAIN_SKY_PYTHON=$(CURDIR)/.venv-sky/bin/python $(BIN)/python -m pytest -q -m sky tests/system/away
+
+# Trainers of other projects, without those packages that .venv has.
+.venv-trainers/installed: constraints-trainers.txt | .venv/installed
+	@echo "==> creating .venv-trainers and installing accelerate, TRL, Lightning and JAX (200 MB of downloads, two minutes)"
+	rm -rf .venv-trainers
+	$(BIN)/python -m venv --without-pip .venv-trainers
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$(echo .venv-trainers/lib/python3*/site-packages)/packages_of_venv.pth"
+	$(call install_into,.venv-trainers) -c constraints-trainers.txt accelerate trl lightning jax orbax-checkpoint optax
+	@touch $@
+
+test-trainers: .venv/installed .venv-trainers/installed ## test against real trainers of other projects, installed in a second environment
+	@echo "==> pytest against $$(grep -v '^#' constraints-trainers.txt | tr '\n' ' ')"
+	PRIME_TRAIN_TRAINERS_PYTHON=$(CURDIR)/.venv-trainers/bin/python $(BIN)/python -m pytest -q -m trainers -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/system/live tests/system/programs tests/drills
 
 # The trainer's tests with other versions of torch. Only torch and what .venv has not in a version for it are installed; the
 # rest is imported from .venv. torch's own index has builds for CPUs (200 MB), PyPI has builds for CUDA (3 GB).

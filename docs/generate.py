@@ -99,6 +99,9 @@ def _config_page() -> Iterator[str]:
         "The presets are complete examples: `prime-train lint quickstart`.",
     )
     yield from _table(run_toml.schema(), "")
+    supervised = run_toml.command_schema()
+    only_command = supervised.fields[run_toml.COMMAND]
+    yield from _table(supervised._replace(fields={run_toml.COMMAND: only_command}), "")
 
 
 def _table(table: Table, name: str) -> Iterator[str]:

@@ -134,7 +134,7 @@ def _copy(tmp_path: Path, thing: str) -> Copy:
 
 
 def test_every_row_has_a_skeleton_or_names_its_test() -> None:
-    assert len(ROWS) == PAGE.count("[below](#") == 13
+    assert len(ROWS) == PAGE.count("[below](#") == 14
     for thing, row in ROWS.items():
         if thing in ELSEWHERE:
             assert all((ROOT / path).is_file() for path in ELSEWHERE[thing])
@@ -235,6 +235,15 @@ def test_a_format_of_another_trainer_is_judged(tmp_path: Path) -> None:
     assert finding["what"] == "micro_batch 3 does not divide batch 8"
     assert copy.prime_train("lint", "example.yaml", "--fix", "--unsafe-fixes").returncode == 0
     assert (tmp_path / "example.yaml").read_text(encoding="utf-8") == text.replace("3", "4")
+
+
+def test_a_trainer_is_recognised_by_its_lines(tmp_path: Path) -> None:
+    copy = _copy(tmp_path, "a trainer")
+    log = "".join(f"update {step} of 30, cross-entropy {3 - step / 100}\n" for step in range(10, 40, 10))
+    (tmp_path / "train.log").write_text(f"{log}All updates done\n", encoding="utf-8")
+    document = json.loads(copy.prime_train("trainers", "check", "train.log", "--json").stdout)
+    assert (document["trainer"], document["steps"]["last"], document["steps"]["total"]) == ("example", 30, 30)
+    assert document["end"] == "finished: 30 of 30 optimizer steps"
 
 
 def test_a_gpu_is_accepted(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class StoredItem:
     problem: str = ""
     pinned: bool = False
     in_use: str = ""  # the user: "process 12 on gpu-3"; empty where not in use
+    needed: str = ""  # why the trainer itself still needs it: "it is the best one"
 
     @property
     def complete(self) -> bool:
@@ -50,6 +51,7 @@ class Keep:
     loading_step: int | None = None  # the attempt has not loaded it yet; until then no complete checkpoint is deleted
     unreadable: frozenset[int] = frozenset()  # they pass every check, but the trainer could not load them
     broadcasts: int = READ_AT_ONCE  # so many of the newest complete ones may still be read by an engine
+    least_whole: int = 1  # so many of the newest complete checkpoints stay even where space is short
     writing: bool = True  # a process may still be writing unfinished folders
 
 
@@ -71,7 +73,7 @@ def list_deletable(items: Sequence[StoredItem], keep: Keep, now_s: float) -> tup
     """Everything that may be deleted at `now_s`: the least useful kind first, and oldest first within a kind."""
     # A pin, a user or a save in progress protects a folder of any kind and age.
     busy = (keep.saving_step, keep.loading_step)
-    free = [item for item in items if not (item.pinned or item.in_use or item.step in busy)]
+    free = [item for item in items if not (item.pinned or item.in_use or item.needed or item.step in busy)]
     # What a resume could need comes last, because the caller deletes from the front until enough space is free.
     groups = (
         [Deletion(item, "its deletion was interrupted") for item in free if item.kind == "leftover"],
@@ -111,6 +113,8 @@ def reason_to_keep(deletion: Deletion, items: Sequence[StoredItem], keep: Keep, 
         return "it is gone"
     if found.in_use:
         return f"{found.in_use} uses it"
+    if found.needed:
+        return found.needed
     return "it is pinned" if found.pinned else "it is needed again"
 
 
@@ -153,7 +157,7 @@ def _beyond_keep_last(items: Sequence[StoredItem], free: Sequence[StoredItem], k
     found = []
     if keep.keep_last is not None:
         free_paths = {item.paths for item in free}
-        beyond = find_superseded(usable, keep.keep_last, keep.keep_every_steps)
+        beyond = find_superseded(usable, max(keep.keep_last, keep.least_whole), keep.keep_every_steps)
         found += [Deletion(item, f"beyond keep_last = {keep.keep_last}") for item in beyond if item.paths in free_paths]
     for item in _checkpoints(free):
         is_old = item.complete and item.step < usable[-1].step and item.step in keep.unreadable
@@ -172,7 +176,7 @@ def _within_keep_last(items: Sequence[StoredItem], free: Sequence[StoredItem], k
     free_paths = {item.paths for item in free} - {one.item.paths for one in _beyond_keep_last(items, free, keep)}
     return [
         Deletion(item, f"step {usable[-1].step} is newer and complete", last_resort=True)
-        for item in find_superseded(usable, 1, keep.keep_every_steps)
+        for item in find_superseded(usable, keep.least_whole, keep.keep_every_steps)
         if item.paths in free_paths
     ]
 

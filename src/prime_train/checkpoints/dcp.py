@@ -17,7 +17,7 @@ from prime_train.core import outside
 
 METADATA = ".metadata"
 METADATA_BYTES = 2**29  # a model of 1 T parameters on 4,096 ranks has a tenth of this
-_BROKEN = (  # what the unpickler and the code below raise for a file that torch did not write
+BROKEN = (  # what the unpickler and the code below raise for a file that torch did not write
     *(pickle.UnpicklingError, AttributeError, LookupError, TypeError, ValueError, EOFError, ImportError),
     *(OverflowError, MemoryError, RecursionError),  # a pickle can name any size
 )
@@ -99,7 +99,7 @@ def parse(metadata: bytes) -> StandIn:
     """The root of `.metadata` as stand-ins. UnlikeError where it names anything but the classes of DCP itself."""
     try:
         found = _Restricted(io.BytesIO(metadata)).load()
-    except _BROKEN as error:
+    except BROKEN as error:
         raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
     if not isinstance(found, StandIn):
         raise UnlikeError(f"{METADATA} is not as torch writes it: it holds no Metadata")
@@ -111,7 +111,7 @@ def entries(metadata: bytes) -> tuple[list[StoredPiece], dict[str, Any]]:
     try:
         found = _Inert(io.BytesIO(metadata)).load().state
         return [_entry(*stored) for stored in found["storage_data"].items()], dict(found["state_dict_metadata"])
-    except _BROKEN as error:
+    except BROKEN as error:
         raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
 
 

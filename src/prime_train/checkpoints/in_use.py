@@ -130,4 +130,5 @@ def _opens(process: Path, roots: Sequence[str]) -> str:
 
 
 def _is_in(target: str, roots: Sequence[str]) -> bool:
-    return any(target.startswith(root) for root in roots) and not target.endswith(f"/{MANIFEST}")
+    # The whole target, too: a checkpoint can be one file.
+    return any(f"{target}/".startswith(root) for root in roots) and not target.endswith(f"/{MANIFEST}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from prime_train.checkpoints.layout import LINK, MANIFEST, list_entries
 
 ASIDE = ".going-"  # prime-train and prime-rl ignore names with this prefix
+ASKED = ".asked-"  # the same for what has no marker, until its deletion is decided
 # Files that make a folder count as complete: manifest, torch's metadata, progress, the mark of complete weights.
 MARKERS = (MANIFEST, "trainer/.metadata", ".metadata", "orchestrator/progress.pt", "progress.pt", "STABLE")
 
@@ -40,15 +41,16 @@ def remove_unless(folders: Sequence[Path], find_obstacle: Callable[[Sequence[Pat
     """Delete folders that belong together, unless `find_obstacle` returns a reason; returns it, empty where deleted.
 
     They are renamed before the check, so that no process can start to use them meanwhile, and back with an obstacle. A
-    kill before the decision leaves the markers, and `put_back` restores the names; after it they are gone. Raises
-    OSError where the deletion fails; the folders are then incomplete.
+    kill before the decision leaves the markers, and `put_back` restores the names; after it they are gone. What has no
+    marker, as a checkpoint that is one file, gets another name with the decision. Raises OSError where the deletion
+    fails; the folders are then incomplete.
     """
     renamed: list[tuple[Path, Path]] = []
     for folder in folders:
         refuse_link(folder)
     try:
         for folder in folders:
-            aside = _aside(folder)
+            aside = _aside(folder, ASIDE if _has_marker(folder) else ASKED)
             with contextlib.suppress(FileNotFoundError):  # another process deleted it first
                 folder.rename(aside)
                 renamed.append((folder, aside))
@@ -65,9 +67,13 @@ def remove_unless(folders: Sequence[Path], find_obstacle: Callable[[Sequence[Pat
     return ""
 
 
-def _aside(folder: Path) -> Path:
+def _aside(folder: Path, prefix: str = ASIDE) -> Path:
     # With the time, because an earlier deletion of the same step may have left its folder.
-    return folder.with_name(f"{ASIDE}{folder.name}.{time.time_ns()}")
+    return folder.with_name(f"{prefix}{folder.name}.{time.time_ns()}")
+
+
+def _has_marker(folder: Path) -> bool:
+    return any((folder / marker).exists() for marker in MARKERS)
 
 
 def _rename_back(renamed: Sequence[tuple[Path, Path]]) -> None:
@@ -76,8 +82,16 @@ def _rename_back(renamed: Sequence[tuple[Path, Path]]) -> None:
 
 
 def finish(aside: Path) -> None:
-    """Delete a renamed folder: its markers first, then the rest. It need not exist."""
+    """Delete a renamed folder or file: its markers first, then the rest. It need not exist."""
     refuse_link(aside)
+    if aside.name.startswith(ASKED):
+        decided = aside.with_name(ASIDE + aside.name.removeprefix(ASKED))
+        with contextlib.suppress(FileNotFoundError):
+            aside.rename(decided)
+        aside = decided
+    if aside.is_file():
+        aside.unlink()
+        return
     # Without them the deletion is decided: a kill leaves only something more to delete.
     for marker in MARKERS:
         if (aside / marker).parent.is_symlink():
@@ -120,15 +134,16 @@ def describe_stranger(path: Path) -> str:
 
 def is_decided(aside: Path) -> bool:
     """Whether the deletion of a renamed folder was decided, which shows in missing markers."""
-    return not any((aside / marker).exists() for marker in MARKERS)
+    return not _has_marker(aside)
 
 
 def put_back(root: Path) -> list[Path]:
     """Rename back the folders whose deletion was started but not decided; returns them."""
     back = []
-    for aside in list_set_aside(root):
-        folder = root / aside.name.removeprefix(ASIDE).rpartition(".")[0]
-        if not is_decided(aside) and not folder.exists():
+    asked = [Path(entry.path) for entry in _scan(root, ASKED) if not entry.is_symlink()]
+    for aside in sorted(asked) + [aside for aside in list_set_aside(root) if not is_decided(aside)]:
+        folder = root / aside.name.removeprefix(ASKED).removeprefix(ASIDE).rpartition(".")[0]
+        if not os.path.lexists(folder):
             aside.rename(folder)
             back.append(folder)
     return back

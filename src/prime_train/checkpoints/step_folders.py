@@ -1,4 +1,4 @@
-"""Lists the step folders of a program and judges which checkpoints are complete. Deletes nothing.
+"""Lists the step folders or files of a program and judges which checkpoints are complete. Deletes nothing.
 
 This is the only judge: the supervisor, the disk watch, `validate`, `status`, `ckpt` and the report all use it. A
 program describes its layout as a `FolderLayout`, a plain value, so that a child process gets it as JSON.
@@ -6,18 +6,22 @@ program describes its layout as a `FolderLayout`, a plain value, so that a child
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from prime_train.checkpoints import dcp, in_use, layout, removal
-from prime_train.checkpoints.cleanup import Kind, StoredItem, Wholeness
-from prime_train.checkpoints.layout import PIN, SavedCheckpoint, size_bytes
+from prime_train.checkpoints import dcp, file_ends, layout, proofs, torch_values
+from prime_train.checkpoints.layout import PIN, Files, SavedCheckpoint
+from prime_train.checkpoints.proofs import FileProof, JudgedFiles
+from prime_train.checkpoints.tracker import StepTracker, has_other_text, read_tracker
+from prime_train.core import outside
 from prime_train.core.outside import OutsideError
 
 
@@ -36,40 +40,107 @@ class FolderLayout:
     markers: tuple[Marker, ...] = ()
     metadata: tuple[str, ...] = ()  # where torch.distributed.checkpoint writes `.metadata`, which names every file
     manifest: bool = False  # the folder has the manifest of the bundled trainer (layout.py)
+    # What a trainer writes that prime-train does not know more of: its `[[layout]]` in registry/trainers.
+    kind: Literal["folder", "file"] = "folder"  # "file": the files of a step lie beside those of other steps
+    proofs: tuple[FileProof, ...] = ()  # all must hold
+    tracker: StepTracker | None = None  # the file beside the steps that names the latest one
+    below: tuple[str, ...] = (".",)  # where in the folder of the checkpoints steps can be; `*`: any name
+    parts: tuple[str, ...] = ()  # folders in it that each have a part of every step
+    temporary: tuple[str, ...] = ()  # names of files in the folder for temporary files that a kill leaves there
+    ranks: int = 0  # processes that save, from the launch; 0: not known
+    step_key: str = ""  # where a file without a number in its name has the step
+    best: tuple[str, ...] = ()  # a JSON file of a step and the key that names the best one; or a key of torch's file
 
 
 BUNDLED = FolderLayout(manifest=True)
 
 
 def layout_from(document: Mapping[str, Any]) -> FolderLayout:
-    """The layout whose fields `dataclasses.asdict` gives."""
-    markers = tuple(Marker(tuple(names), lacks) for names, lacks in document["markers"])
-    return FolderLayout(document["step"], markers, tuple(document["metadata"]), document["manifest"])
+    """The layout whose fields `dataclasses.asdict` gives, also after they were JSON."""
+    fields = dict(document)
+    fields["markers"] = tuple(Marker(tuple(names), lacks) for names, lacks in document["markers"])
+    fields["proofs"] = tuple(FileProof(**one | {"names": tuple(one["names"])}) for one in document["proofs"])
+    fields["tracker"] = None if document["tracker"] is None else StepTracker(**document["tracker"])
+    for name in ("metadata", "below", "parts", "temporary", "best"):
+        fields[name] = tuple(document[name])
+    return FolderLayout(**fields)
 
 
-def step_of(folder: Path, form: FolderLayout) -> int | None:
-    """The number in the name of a step folder; None where the name is another."""
-    match = re.fullmatch(form.step, folder.name)
-    return int(match[1]) if match else None
+def choose_layout(folders: Sequence[Path], forms: Sequence[FolderLayout]) -> FolderLayout:
+    """The one of several layouts of a trainer by which a checkpoint below `folders` has all files; else the first."""
+    for form in forms:
+        saved = steps(folders, form)
+        if any(is_finished(saved[step], form) for step in sorted(saved, reverse=True)[:_NEWEST]):
+            return form
+    return forms[0]
+
+
+def step_of(path: Path, form: FolderLayout) -> int | None:
+    """The step of a folder or file by its name, or by its content where its name has no number.
+
+    None where the name is another; NO_STEP where the content does not say it.
+    """
+    match = re.compile(form.step, re.ASCII).fullmatch(path.name)
+    if match is None:
+        return None
+    number = match[1] if match.re.groups else None
+    if number is not None or not form.step_key:
+        return outside.to_count(number)
+    found = None
+    with suppress(OSError):
+        found = torch_values.read_number(path, form.step_key, file_ends.version_of(path.lstat()))
+    return NO_STEP if found is None else found
 
 
 def steps(folders: Sequence[Path], form: FolderLayout) -> dict[int, list[Path]]:
-    """The step folders below `folders` by their number, in the order of `folders`. A missing folder has none."""
+    """The step folders or files below `folders` by their number, in the order of `folders`.
+
+    A missing folder has none. Files that do not say of which step they are have NO_STEP.
+    """
     found: dict[int, list[Path]] = {}
-    match = re.compile(form.step).fullmatch
-    for folder in folders:
-        entries = layout.list_entries(folder)
-        # No link: what is behind one may be the user's own.
-        for name in sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False)):
-            if (named := match(name)) is not None:
-                found.setdefault(int(named[1]), []).append(folder / name)
+    match = re.compile(form.step, re.ASCII).fullmatch
+    for folder in list_roots(folders, form):
+        entries = [entry for entry in layout.list_entries(folder) if match(entry.name)]
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            # No link: what is behind one may be the user's own.
+            is_one = entry.is_file if form.kind == "file" else entry.is_dir
+            if is_one(follow_symlinks=False) and (step := step_of(folder / entry.name, form)) is not None:
+                found.setdefault(step, []).append(folder / entry.name)
     return found
+
+
+def list_roots(folders: Sequence[Path], form: FolderLayout) -> list[Path]:
+    """The folders that hold the steps themselves, in and below `folders`. No link is followed below them."""
+    found = []
+    for folder in folders:
+        for below in (*form.below, *form.parts):
+            roots = [folder]
+            for name in below.split("/"):
+                roots = [inner for root in roots for inner in _enter(root, name)]
+            found += roots
+    return found
+
+
+def _enter(root: Path, name: str) -> list[Path]:
+    if name == ".":
+        return [root]
+    entries = sorted(layout.list_entries(root), key=lambda entry: entry.name)
+    inside = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [root / one for one in inside if fnmatch.fnmatchcase(one, name)]
 
 
 def problem(folders: Sequence[Path], form: FolderLayout) -> str:
     """What the checkpoint of one step lacks, whose parts are in `folders`; "" where it is complete."""
     if form.manifest:
         return layout.problem(folders[0])
+    if form.proofs:
+        try:
+            return find_unproven(folders, form)
+        except FileNotFoundError:
+            return "it was deleted meanwhile"
+        except OSError as error:
+            name = proofs.show_name(Path(str(error.filename or folders[0])).name)
+            return f"{name} is unreadable: {error.strerror or error}"
     for marker in form.markers:
         if not _has(folders, marker.names):
             return marker.lacks
@@ -85,10 +156,79 @@ def problem(folders: Sequence[Path], form: FolderLayout) -> str:
     return ""
 
 
+def find_unproven(paths: Sequence[Path], form: FolderLayout) -> str:
+    """The first proof that does not hold for the parts of one step; "" where all do.
+
+    Raises OSError where a file cannot be read: then it is not known whether the checkpoint is complete.
+    """
+    judged = list_judged(paths, form)
+    base = paths[0].parent.parent
+    saved = {part.folder.parent.name for part in judged}
+    # A part that the trainer never saves has no folder.
+    for name in form.parts:
+        if name not in saved and (base / name).is_dir():
+            return f"no part in {name}: the save did not finish"
+    lacks = next(filter(None, (proofs.find_problem(part, form.proofs) for part in judged)), "")
+    if not lacks and form.step_key and judged[0].step == NO_STEP:
+        what = f"it does not say of which step it is: no {form.step_key}"
+        raise OutsideError(errno.ENODATA, what, paths[0], "its name has no number, and its content none")
+    return lacks
+
+
+def list_judged(paths: Sequence[Path], form: FolderLayout) -> list[JudgedFiles]:
+    """What is judged of one step: each of its folders, or all of its files as one. Raises OSError."""
+    step = step_of(paths[0], form) or 0
+    tracked = _read_tracked(paths[0].parent, form)
+    if form.kind == "file":
+        roots = sorted({path.parent for path in paths})
+        beside = [{path.name: path.lstat() for path in paths if path.parent == root} for root in roots]
+        return [JudgedFiles(*one, step, form.ranks, tracked) for one in zip(roots, beside, strict=True)]
+    return [JudgedFiles(path, list_bounded(path), step, form.ranks, tracked) for path in paths]
+
+
+def _read_tracked(root: Path, form: FolderLayout) -> int | None:
+    """The step up to which the tracker proves that a save got to its end. Raises OSError."""
+    if form.tracker is None or not any(proof.kind == "tracker" for proof in form.proofs):
+        return None
+    named = read_tracker(root, form.tracker)
+    saved = sorted(steps([root], replace(form, below=(".",), parts=())))
+    if named in saved or has_other_text(root, form.tracker) or not (root / form.tracker.file).exists():
+        return named
+    # Cut while it was written, for the newest step or an earlier one: those before the newest were done by then.
+    return saved[-2] if len(saved) > 1 else None
+
+
+def list_bounded(folder: Path) -> Files:
+    """The files below a step folder. Raises OutsideError where there are more than any trainer writes."""
+    found: dict[str, os.stat_result] = {}
+    for name, entry in _walk(folder):
+        if len(found) >= _MOST_FILES:
+            what = f"it has more than {_MOST_FILES:,} files"
+            raise OutsideError(errno.EFBIG, what, folder, "no checkpoint has so many, and listing them takes long")
+        with suppress(FileNotFoundError):
+            found[name] = entry.stat(follow_symlinks=False)
+    return found
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Everything but folders below a folder, by name, one by one. Follows no links."""
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        with os.scandir(folder / prefix) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{prefix}{entry.name}/")
+                else:
+                    yield prefix + entry.name, entry
+
+
 def find_missing_name(names: Collection[str], form: FolderLayout) -> str:
     """What a checkpoint with these files lacks, by their names below its step folders; "" where none is missing."""
     if form.manifest:
         return layout.find_missing_name(names)
+    if form.proofs:
+        return proofs.find_missing_name(names, form.proofs, form.ranks)
     return next((marker.lacks for marker in form.markers if not set(marker.names) & set(names)), "")
 
 
@@ -96,6 +236,10 @@ def is_finished(folders: Sequence[Path], form: FolderLayout) -> bool:
     """Whether the save got to its end, also where a file was damaged later."""
     if form.manifest:
         return (folders[0] / layout.MANIFEST).exists()
+    if form.proofs:
+        with suppress(OSError):
+            return not any(find_missing_name(part.files.keys(), form) for part in list_judged(folders, form))
+        return True  # nothing shows that it is the remains of a save
     return all(_has(folders, marker.names) for marker in form.markers)
 
 
@@ -119,7 +263,7 @@ def find_newest_complete(folders: Sequence[Path], form: FolderLayout) -> SavedCh
 
 def _checkpoint(step: int, parts: Sequence[Path], form: FolderLayout) -> SavedCheckpoint:
     pinned = any((part / PIN).exists() for part in parts)
-    total_bytes, written_s = sum(map(size_bytes, parts)), layout.written_s(parts[0])
+    total_bytes, written_s = sum(measure(part).size_bytes for part in parts), layout.written_s(parts[0])
     return SavedCheckpoint(step, parts[0], total_bytes, problem(parts, form), pinned, written_s)
 
 
@@ -133,8 +277,9 @@ def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:
 
 STABLE = "STABLE"  # a file that is touched when exported weights are whole
 
-_GROWING = 4  # so many of the newest steps may still receive rollouts
-_MEASURE_AGAIN_S = 600.0  # a complete folder is measured again after this, even if its markers did not change
+_NEWEST = 5  # so many steps show which layout a trainer has
+NO_STEP = 0  # no trainer saves before its first step
+_MOST_FILES = 100_000  # of a checkpoint: 4,096 ranks write some 16,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +292,19 @@ class StepPlaces:
     weights: tuple[Path, ...] = ()  # weights alone, exported beside a checkpoint
     broadcasts: tuple[Path, ...] = ()  # weights on their way to an inference engine
     rollouts: tuple[Path, ...] = ()
+    temporary: tuple[Path, ...] = ()  # folders in which its saves write temporary files, with the names of the layout
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        return (*self.checkpoints, *self.weights, *self.broadcasts, *self.rollouts)
+        roots = list_roots(self.checkpoints, self.layout)
+        return (*(roots or self.checkpoints), *self.weights, *self.broadcasts, *self.rollouts)
 
     def as_json(self) -> dict[str, Any]:
         folders = {name: list(map(str, getattr(self, name))) for name in _FOLDERS}
         return {"root": str(self.root), "layout": asdict(self.layout), **folders}
 
 
-_FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts")
+_FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts", "temporary")
 
 
 def places_from(document: Mapping[str, Any]) -> StepPlaces:
@@ -176,6 +323,10 @@ class MeasuredFolder(NamedTuple):
 def measure(folder: Path) -> MeasuredFolder:
     """Size and latest change of all files in a folder. Skips files that vanish meanwhile. Follows no links."""
     size_bytes, changed_s, waiting = 0, 0.0, [os.fspath(folder)]
+    with suppress(OSError):
+        status = folder.lstat()
+        if stat.S_ISREG(status.st_mode):  # a checkpoint that is one file
+            return MeasuredFolder(status.st_size, status.st_mtime)
     while waiting:
         for entry in layout.list_entries(waiting.pop()):
             with suppress(FileNotFoundError):
@@ -186,97 +337,3 @@ def measure(folder: Path) -> MeasuredFolder:
                 else:
                     size_bytes += status.st_size
     return MeasuredFolder(size_bytes, changed_s)
-
-
-@dataclass(slots=True)
-class Stock:
-    """Lists a run's items repeatedly. Complete folders are not walked each time, because nothing changes in them."""
-
-    places: StepPlaces
-    _walked: dict[Path, tuple[tuple[int, ...], float, MeasuredFolder]] = field(default_factory=dict)
-
-    def take(self, now_s: float) -> list[StoredItem]:
-        """Every item at `now_s` (epoch), by kind and step. Raises OSError, but not for files that vanish."""
-        places = self.places
-        items = self._checkpoints(now_s)
-        items += [self._stable("weights", step, parts, now_s) for step, parts in self._steps(places.weights)]
-        items += [self._stable("broadcast", step, parts, now_s) for step, parts in self._steps(places.broadcasts)]
-        # The newest folders of rollouts still get files, so they do not count as complete.
-        rollouts = self._steps(places.rollouts)
-        items += [self._item("rollouts", *step, "complete", "", now_s) for step in rollouts[:-_GROWING]]
-        items += [self._item("rollouts", *step, "unfinished", "", now_s) for step in rollouts[-_GROWING:]]
-        # The deletion of a folder with its markers was not decided: removal.put_back renames the folder back.
-        asides = [path for root in places.folders for path in removal.list_set_aside(root)]
-        decided, why = filter(removal.is_decided, asides), "its deletion was interrupted"
-        items += [self._item("leftover", -1, [path], "unfinished", why, now_s) for path in decided]
-        # What is deleted is forgotten, because a run makes folders for weeks.
-        seen = {path for item in items for path in item.paths}
-        self._walked = {path: known for path, known in self._walked.items() if path in seen}
-        return items
-
-    def _checkpoints(self, now_s: float) -> list[StoredItem]:
-        form, found = self.places.layout, self._steps(self.places.checkpoints)
-        unseen = [(step, parts[0]) for step, parts in found if len(parts) == 1 and parts[0] not in self._walked]
-        looked = zip(unseen, layout.look([folder for _, folder in unseen]), strict=True) if form.manifest else ()
-        first = {step: self._first_seen(step, folder, seen, now_s) for (step, folder), seen in looked}
-        return [first.get(step) or self._saved(step, folders, now_s) for step, folders in found]
-
-    def _first_seen(self, step: int, folder: Path, seen: layout.SeenCheckpoint, now_s: float) -> StoredItem:
-        """By one listing and one read of the manifest, which give all that there is to know: there may be thousands."""
-        checkpoint, files, status = seen
-        if not checkpoint.complete:
-            wholeness: Wholeness = "broken" if layout.MANIFEST in files else "unfinished"
-            return self._item("checkpoint", step, [folder], wholeness, checkpoint.problem, now_s)
-        if status is None:  # a link took its name
-            return self._saved(step, [folder], now_s)
-        size_bytes, changed_s = checkpoint.size_bytes, max([each.st_mtime for each in files.values()])
-        # Of the folder before it was listed, so that a later change is noticed.
-        key = (*_key_of(status), *_key_of(files[layout.MANIFEST]))
-        self._walked[folder] = (key, now_s, MeasuredFolder(size_bytes, changed_s))
-        user = in_use.marked_by(folder) if any(map(in_use.is_mark, files)) else ""
-        return StoredItem("checkpoint", step, (folder,), size_bytes, "complete", changed_s, "", checkpoint.pinned, user)
-
-    def _saved(self, step: int, folders: list[Path], now_s: float) -> StoredItem:
-        form = self.places.layout
-        lacks = problem(folders, form)
-        wholeness: Wholeness = "complete" if not lacks else "broken" if is_finished(folders, form) else "unfinished"
-        return self._item("checkpoint", step, folders, wholeness, lacks, now_s)
-
-    def _steps(self, folders: Sequence[Path]) -> list[tuple[int, list[Path]]]:
-        return sorted(steps(folders, self.places.layout).items())
-
-    def _stable(self, kind: Kind, step: int, folders: list[Path], now_s: float) -> StoredItem:
-        whole = any((folder / STABLE).exists() for folder in folders)
-        lacks = "" if whole else f"no {STABLE}"
-        return self._item(kind, step, folders, "complete" if whole else "unfinished", lacks, now_s)
-
-    def _item(
-        self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, lacks: str, now_s: float
-    ) -> StoredItem:
-        parts = [self._measured(folder, wholeness == "complete", now_s) for folder in folders]
-        total_bytes, changed_s = sum(part.size_bytes for part in parts), max(part.changed_s for part in parts)
-        pinned = any((folder / PIN).exists() for folder in folders)
-        user = next(filter(None, map(in_use.marked_by, folders)), "")
-        return StoredItem(kind, step, tuple(folders), total_bytes, wholeness, changed_s, lacks, pinned, user)
-
-    def _measured(self, folder: Path, is_whole: bool, now_s: float) -> MeasuredFolder:
-        # It may grow, so it is walked each time.
-        if not is_whole:
-            return measure(folder)
-        key, known = self._key(folder), self._walked.get(folder)
-        if known is None or known[0] != key or now_s - known[1] >= _MEASURE_AGAIN_S:
-            known = self._walked[folder] = (key, now_s, measure(folder))
-        return known[2]
-
-    def _key(self, folder: Path) -> tuple[int, ...]:
-        """Inode, time and size of a folder and its markers: they change when one of them is written again."""
-        found: list[int] = []
-        markers = (layout.MANIFEST,) if self.places.layout.manifest else removal.MARKERS
-        for path in (str(folder), *(f"{folder}/{marker}" for marker in markers)):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                found += _key_of(os.stat(path))  # noqa: PTH116 - pathlib takes three times as long
-        return tuple(found)
-
-
-def _key_of(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from prime_train import __version__
-from prime_train.cli.terminal.options import NoColor
+from prime_train.cli.terminal.options import COMMAND_WORD, NoColor
 from prime_train.cli.terminal.render import color_wanted, json_text, message
 from prime_train.cli.terminal.standard_streams import take_output_error, write_note
 from prime_train.core.errors import ExitCode, UserError
@@ -46,6 +46,7 @@ _COMMANDS = {
     "schema": "Config schemas: export and import.",
     "presets": "Configs that ship with the package: list, show, copy.",
     "models": "The registry of tested models and their known issues.",
+    "trainers": "Trainers of others: list, show, check a log.",
     "init": "Write a workflow into a repository.",
     "prices": "Prices of GPUs: show, import, refresh.",
 }
@@ -87,6 +88,8 @@ class _Commands(TyperGroup):
             meant, why = _OTHER_WORDS[args[0]]
             fix = f"prime-train {meant}"
             raise UserError(f"there is no command {args[0]}", f"prime-train {args[0]}", why, fix)
+        if args and args[0] == "run" and "--" in args:
+            args = _mark_words(args, args.index("--"))
         name, found, rest = super().resolve_command(ctx, args)
         return name, found and _load(str(name)), rest
 
@@ -95,6 +98,19 @@ def find_module(attribute: str) -> str:
     """The module of a command, by the name of its function."""
     module = f"prime_train.cli.{attribute}"
     return f"{module}.command" if attribute in _ROOMS else module
+
+
+def _mark_words(args: list[str], at: int) -> list[str]:
+    """The arguments with each word behind -- as a value, because none of them is an option of `run`."""
+    words = args[at + 1 :]
+    if not words:
+        raise UserError(
+            what="no command follows --",
+            where=" ".join(["prime-train", *args]),
+            why="the words after -- are started and watched",
+            fix="prime-train run -- torchrun --nproc-per-node 2 train.py",
+        )
+    return [*args[:at], *(f"{COMMAND_WORD}={word}" for word in words)]
 
 
 def _load(name: str) -> Any:

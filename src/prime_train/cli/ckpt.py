@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from prime_train.checkpoints import archive, packing_plan
-from prime_train.checkpoints.step_folders import StepPlaces, Stock
+from prime_train.checkpoints.step_folders import StepPlaces
+from prime_train.checkpoints.stock import Stock
 from prime_train.cli import ckpt_convert
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
 from prime_train.cli.terminal.output import print_json, print_table, show_bytes
@@ -45,12 +46,16 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
     _expect_many()
     run_dir = find(run, Path.cwd())
     found, unreadable = checkpoints.saved(run_dir), fold_events(run_dir).unreadable
+    program, spec = recorded(run_dir)
     document = checkpoints.list_json(run_dir.path.name, found, unreadable, time.time())
+    document |= checkpoints.list_beside(program.places(spec, run_dir))
     if as_json:
         print_json(document)
     else:
         rows = checkpoints.list_rows(document)
         print_table(rows, ("STEP", "SIZE", "AGE", ""), f"no checkpoint in {run_dir.checkpoints}")
+        if beside := checkpoints.beside_rows(document):
+            print_table(beside, ("BESIDE", "SIZE", ""), "")
 
 
 @app.command("verify")

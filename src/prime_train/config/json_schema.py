@@ -10,32 +10,40 @@ DRAFT = "http://json-schema.org/draft-07/schema#"
 _KEYWORDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
 
 
-def json_schema(training: Table, serving: Table) -> dict[str, Any]:
-    """The JSON Schema of a whole file: a training, or a server (run.kind = "serve"), which has fewer keys.
+def json_schema(training: Table, serving: Table, command: Table) -> dict[str, Any]:
+    """The JSON Schema of a whole file: a training, or a run.kind with fewer keys, "serve" or "command".
 
     All keys are listed once, for completion; `then` and `else` hold the required and allowed keys of each kind.
     """
     whole = _of_table(training)
     required = whole.pop("required", [])
     run_required = whole["properties"]["run"].pop("required", [])
-    server = _of_table(serving)
-    serves = {"properties": {"run": {"properties": {"kind": {"const": "serve"}}, "required": ["kind"]}}}
+    whole["properties"]["command"] = of_field(command.fields["command"])
+    trains = {
+        "required": required,
+        "propertyNames": {"enum": list(training.fields)},
+        "properties": {"run": {"required": run_required}},
+    }
+    of_command = _of_kind("command", command, trains)
+    return {"$schema": DRAFT, "title": "run.toml of prime-train", **whole, **_of_kind("serve", serving, of_command)}
+
+
+def _of_kind(kind: str, table: Table, otherwise: dict[str, Any]) -> dict[str, Any]:
+    """`if`, `then` and `else` of one run.kind. `otherwise`: the schema of the other kinds."""
+    found = _of_table(table)
+    run = found["properties"]["run"]
+    keys = {"required": run["required"], "propertyNames": {"enum": list(run["properties"])}}
     return {
-        "$schema": DRAFT,
-        "title": "run.toml of prime-train",
-        **whole,
-        "if": serves | {"required": ["run"]},
-        "then": {
-            "required": server["required"],
-            "propertyNames": {"enum": list(serving.fields)},
-            "properties": {
-                "run": {
-                    "required": server["properties"]["run"]["required"],
-                    "propertyNames": {"enum": list(server["properties"]["run"]["properties"])},
-                }
-            },
+        "if": {
+            "properties": {"run": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}},
+            "required": ["run"],
         },
-        "else": {"required": required, "properties": {"run": {"required": run_required}}},
+        "then": {
+            "required": found["required"],
+            "propertyNames": {"enum": list(table.fields)},
+            "properties": {"run": keys},
+        },
+        "else": otherwise,
     }
 
 

@@ -8,16 +8,18 @@ from functools import partial
 from typing import Any
 
 from prime_train.config.parsed_config import UNKNOWN_KEY, Fault, Reading
-from prime_train.config.schema import Array, Table, table_of, walk_fields
+from prime_train.config.schema import Array, Field, Table, table_of, walk_fields
 from prime_train.config.validate import walk_document
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
 from prime_train.spec.answers import hands_over_weights, launched_server
+from prime_train.spec.command import CommandSpec
 from prime_train.spec.rl import TaskSource
 from prime_train.spec.server import ARGUMENTS, Inference, Server, inference_of
 from prime_train.toml.document import Document, dotted
 
 DIALECT = "prime-train"
 ROOT = "run"
+COMMAND = "command"
 
 # Field of `rollouts_of` -> key, in a run that learns from rewards.
 _KEYS_OF_ROLLOUTS = {
@@ -88,6 +90,17 @@ def serving_schema() -> Table:
     return Table(fields, partial(RunSpec, data=Data(sources=())))
 
 
+def command_schema() -> Table:
+    """The legal keys of a run.toml that supervises a command: run.kind = "command". run.max_steps is optional."""
+    kept = {key: item for key, item in table_of(Run).fields.items() if key != "seed"}
+    kept["max_steps"] = kept["max_steps"]._replace(default=ENDLESS_STEPS, required=False)
+    fields = {"run": schema().fields["run"]._replace(shape=Table(kept, partial(Run, max_steps=ENDLESS_STEPS)))}
+    doc = 'The trainer of a run with run.kind = "command".'
+    fields[COMMAND] = Field(COMMAND, COMMAND, table_of(CommandSpec), doc, None, required=True)
+    fields["prime_train"] = schema().fields["prime_train"]
+    return Table(fields, partial(RunSpec, data=Data(sources=())))
+
+
 def may_be_run_toml(values: Mapping[str, object]) -> bool:
     """Whether the values look like a run.toml, even if the name of one table is misspelt."""
     run, data = values.get("run"), values.get("data")
@@ -107,12 +120,14 @@ def read(text: str, path: str) -> Reading:
 def read_document(document: Document) -> Reading:
     """`read` for a parsed text. In a text that is not valid TOML, the valid statements are judged."""
     kind = _kind(document.values)
-    serves = kind == "serve"
+    serves = kind in ("serve", COMMAND)  # or supervises a command: it trains nothing that the file describes
     of_text = schema if "tasks" in document.values else training_schema
-    root = {"serve": serving_schema, "rl": rl_schema}.get(kind, of_text)()
+    root = {"serve": serving_schema, COMMAND: command_schema, "rl": rl_schema}.get(kind, of_text)()
     run, faults = walk_document(root, document, ROOT)
     if serves:
-        faults = [_explain_training_key(fault) for fault in faults]
+        faults = [_explain_training_key(fault, kind) for fault in faults]
+    if run is not None and run.command is not None:
+        run = replace(run, parallel=replace(run.parallel, processes=run.command.processes))
     server = None if run is None else launched_server(run)
     if run is not None and server is not None:
         run = replace(run, inference=_infer(run, server))
@@ -137,7 +152,7 @@ def _kind(values: Mapping[str, Any]) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def _explain_training_key(fault: Fault) -> Fault:
+def _explain_training_key(fault: Fault, kind: str) -> Fault:
     """Replaces the fault of an unknown key that is legal in a run.toml that trains."""
     purpose = None
     match fault.key:
@@ -148,7 +163,8 @@ def _explain_training_key(fault: Fault) -> Fault:
     if fault.code != UNKNOWN_KEY or purpose is None:
         return fault
     name = dotted(fault.key)
-    what = f'{name} {purpose}, and run.kind = "serve" trains nothing'
+    does = "trains nothing" if kind == "serve" else "leaves the training to the program of [command]"
+    what = f'{name} {purpose}, and run.kind = "{kind}" {does}'
     return Fault(UNKNOWN_KEY, fault.key, what, 'take it out, or run.kind = "pretrain"', {name: None})
 
 

@@ -32,16 +32,20 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The trainer made optimizer steps. Written at most a few times per second; metrics.jsonl has every step."""
+    """The trainer made optimizer steps. Written at most a few times per second; metrics.jsonl has every step.
+
+    A value that another trainer does not report is None.
+    """
 
     kind: ClassVar[str] = "progress"
     attempt: int
     step: int
-    loss: float
-    tokens_per_s: float
+    loss: float | None
+    tokens_per_s: float | None
     tokens_seen: int
     reward: float | None = None  # mean over the rollouts of the step; None if the run has no rewards
     unit: str = "tokens"  # of what the loss counts, and so of tokens_per_s and tokens_seen
+    total: int | None = None  # the last step, where only the trainer itself knows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,14 @@ class CheckpointUnreadable:
 
 
 @dataclass(frozen=True, slots=True)
+class StopListened:
+    """The trainer looks for the file of a stop request, so it needs no signal."""
+
+    kind: ClassVar[str] = "stop_listened"
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerFailed:
     """The trainer's report of its own failure. `cause_class` "config", "disk" and "env" are not retried."""
 
@@ -182,6 +194,7 @@ class TrainerFinished:
     step: int
     loss: float
     final: str  # path of the last checkpoint or the exported folder
+    note: str = ""  # what is not known about the end
 
 
 TrainerEvent = (
@@ -198,6 +211,7 @@ TrainerEvent = (
     | CheckpointSaved
     | CheckpointDeleted
     | CheckpointUnreadable
+    | StopListened
     | TrainerFailed
     | TrainerStopped
     | TrainerFinished

@@ -164,6 +164,19 @@ class GpuLeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointSetAside:
+    """A checkpoint that the trainer would have loaded is not whole: it was renamed, or the tracker rewritten."""
+
+    kind: ClassVar[str] = "checkpoint_set_aside"
+    attempt: int
+    step: int  # -1: not known
+    problem: str
+    path: str
+    to: str  # where it is now; the tracker's file
+    tracked: int | None = None  # the step that the tracker names now; None = it was renamed
+
+
+@dataclass(frozen=True, slots=True)
 class BatchShrunk:
     """The next attempts use a smaller micro-batch with the same global batch, because memory ran out."""
 
@@ -187,5 +200,6 @@ WatchEvent = (
     | BackupFlushBegun
     | CheckpointRestored
     | GpuLeftOut
+    | CheckpointSetAside
     | BatchShrunk
 )

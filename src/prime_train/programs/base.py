@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from prime_train.checkpoints import layout, step_folders
 from prime_train.checkpoints.cleanup import Keep
@@ -49,6 +50,11 @@ class BaseProgram:
 
     name: str = ""
     stops_by_file: bool = False
+    stop_signal: str = "SIGTERM"
+    stops_workers: bool = False
+    stops_after_save: bool = False
+    is_mute: bool = False
+    must_stay: bool = False
     reports: bool = False
     shrinks: bool = False
     keeps_hashes: bool = False
@@ -67,6 +73,9 @@ class BaseProgram:
 
     def plan_lines(self, run: RunSpec, resume_step: int) -> Sequence[tuple[str, str]]:
         return ()
+
+    def aside(self, run: RunSpec) -> Literal["rename", "tracker", "none"]:
+        return "none"
 
     def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
         return ()

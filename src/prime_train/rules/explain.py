@@ -9,7 +9,7 @@
     Good:
         a TOML overlay that is clean under every rule
     Bad (prime-rl 2026-08):
-        the same on another of the BASES; `rl` and `sft` are those of a run.toml, `recipe` has a [recipe]
+        the same on another of the BASES; `rl`, `sft` and `command` are those of a run.toml, `recipe` has a [recipe]
 
     Bad (script):
         a whole Python script
@@ -245,8 +245,22 @@ ctx_tokens = 4096
 micro_batch = 1
 """
 
+_COMMAND = """\
+[run]
+name = "example"
+kind = "command"
+
+[command]
+argv = ["python", "train.py"]
+
+[command.checkpoints]
+dir = "out"
+layout = "dcp"
+"""
+
 BASES = {
     "": BASE,
+    "command": _COMMAND,
     "rl": _RL,
     "sft": _SFT,
     "recipe": _RECIPE,

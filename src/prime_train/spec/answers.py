@@ -83,20 +83,25 @@ def program_name(run: RunSpec) -> str:
     """The package in programs/ that trains or serves the run."""
     if run.run.program != "auto":
         return run.run.program
-    if run.run.kind == "serve":
-        return "vllm"
+    if run.run.kind in ("serve", "command"):
+        return "vllm" if run.run.kind == "serve" else "command"
     return "bundled" if run.format == "run.toml" else "prime_rl"
 
 
 def trains(run: RunSpec) -> bool:
-    """Whether the run trains a model; a run that does not only serves one."""
+    """Whether the config describes a training. A run that does not serves a model, or supervises a command."""
     match run.format:
         case "run.toml":
-            return run.run.kind != "serve"
+            return run.run.kind not in ("serve", "command")
         case "prime-rl":
             parts = prime_rl_of(run)
             return parts.trainer is not None or parts.finetune is not None
     return run.recipe is not None
+
+
+def may_save(run: RunSpec) -> bool:
+    """Whether the run may write checkpoints: any run but one that only serves."""
+    return trains(run) or run.command is not None
 
 
 def launched_server(run: RunSpec) -> Server | None:

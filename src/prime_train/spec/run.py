@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from prime_train.spec.annotations import Doc, Fraction, Ge, Gt, Key, Lt, NotNegative, Positive
 
 # The packages in programs/. "auto": the program that the other tables of the config belong to.
-ProgramName = Literal["auto", "bundled", "vllm", "prime_rl"]
+ProgramName = Literal["auto", "bundled", "command", "vllm", "prime_rl"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,11 @@ class Run:
 
     name: Annotated[str, Doc("Name of the run and its directory. A start with the same name continues the run.")]
     kind: Annotated[
-        Literal["pretrain", "sft", "rl", "serve"],
+        Literal["pretrain", "sft", "rl", "serve", "command"],
         Doc(
             "`pretrain` trains on text, `sft` on the assistant's part of chats, `rl` on rewards (GRPO). `serve` only "
-            "serves a model with vLLM: the config has [run] without max_steps, [inference] and [prime_train]."
+            "serves a model with vLLM: the config has [run] without max_steps, [inference] and [prime_train]. "
+            "`command` supervises a trainer of your own: the config has [run], [command] and [prime_train]."
         ),
     ] = "pretrain"
     seed: Annotated[NotNegative, Doc("Seed of Python, NumPy, torch, the data order and the loader workers.")] = 1234

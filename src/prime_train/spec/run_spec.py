@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from prime_train.core.outside import parse_json
 from prime_train.spec.annotations import Doc, Elsewhere, Key
+from prime_train.spec.command import CommandSpec
 from prime_train.spec.data import *
 from prime_train.spec.model import *
 from prime_train.spec.prime_rl_parts import PrimeRl, Recipe
@@ -93,6 +94,7 @@ class RunSpec:
     ] = None
     prime_train: PrimeTrain = PrimeTrain()
     inference: Annotated[Inference | None, Elsewhere()] = None  # the server of either format, for rules and estimates
+    command: Annotated[CommandSpec | None, Elsewhere()] = None  # only of run.kind = "command"
     prime_rl: Annotated[PrimeRl | None, Elsewhere()] = None
     recipe: Annotated[Recipe | None, Elsewhere()] = None
     jax: Annotated[Jax | None, Elsewhere()] = None

@@ -100,7 +100,7 @@ def test_a_loss_that_is_not_a_number_survives(tmp_path: Path) -> None:
     EventLog(tmp_path, "a").append(Progress(1, 2, math.nan, math.inf, 3))
     (record,) = read(tmp_path)
     assert isinstance(record.event, Progress)
-    assert math.isnan(record.event.loss)
+    assert math.isnan(record.event.loss or 0.0)
 
 
 @pytest.mark.parametrize("text", ["one\u2028line", "one\x85line", "one\nline", "\udc80 is half a pair", "\x00\x0b\x0c"])

@@ -14,7 +14,7 @@ import pytest
 from prime_train import spec
 from prime_train.checkpoints.cleanup import newest_usable
 from prime_train.checkpoints.layout import MANIFEST, write_manifest
-from prime_train.checkpoints.step_folders import Stock
+from prime_train.checkpoints.stock import Stock
 from prime_train.config import detect
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir

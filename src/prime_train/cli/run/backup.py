@@ -13,7 +13,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import trains
+from prime_train.spec.answers import may_save
 from prime_train.supervise.launch.run_directory import Resume
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def with_defaults(run: RunSpec) -> RunSpec:
     """The run with the user's defaults for `[prime_train.backup]`. Raises UserError for a backup that cannot work."""
     from prime_train.backups.settings import resolve
 
-    if not trains(run):
+    if not may_save(run):
         return run
     found = resolve(run.prime_train.backup)
     if found is None or found == run.prime_train.backup:
@@ -42,7 +42,7 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
     would start from the beginning: its progress may be in the bucket. With a checkpoint here, that is a warning.
     """
     backup = run.prime_train.backup
-    if not trains(run) or backup.provider in (None, "off"):
+    if not may_save(run) or backup.provider in (None, "off"):
         return
     from prime_train.backups import sync
     from prime_train.backups.settings import describe

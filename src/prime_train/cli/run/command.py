@@ -27,18 +27,18 @@ from prime_train.cli.run.plan import plan_document, plan_text
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.run.slurm import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
 from prime_train.cli.run.spot import Bucket, Cloud, Detach, MaxPrice, Output, Package, Spot, SpotOptions, Yes
-from prime_train.cli.terminal.options import NoColor, complete_config
+from prime_train.cli.terminal.options import COMMAND_WORD, NoColor, complete_config
 from prime_train.cli.terminal.output import show_bytes
 from prime_train.cli.terminal.render import labelled, message
 from prime_train.cli.terminal.standard_streams import take_output_error, write_note
-from prime_train.config.detect import STDIN, join_configs
+from prime_train.config.detect import join_configs
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import Machines
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import Record
 from prime_train.facts.facts import Facts, to_json
 from prime_train.programs import program_of
-from prime_train.spec import RunSpec
+from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.spec.answers import traits_of
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.run_directory import Resume
@@ -109,12 +109,14 @@ def run(
     machine_addresses: MachineAddresses = None,
     machine_port: MachinePort = None,
     output: Output = None,
+    words: Annotated[list[str] | None, typer.Option(COMMAND_WORD, hidden=True)] = None,
     _no_color: NoColor = False,
 ) -> None:
     """Train under supervision; the same command resumes.
 
     Checks the config, starts the trainer, watches it, and restarts it from the newest complete checkpoint.
-    Ctrl-C saves a checkpoint and ends the run with exit code 75.
+    Ctrl-C saves a checkpoint and ends the run with exit code 75. Words after -- are the command line of any other
+    trainer: it is started and watched the same way.
 
     Examples:
 
@@ -122,20 +124,22 @@ def run(
 
       prime-train run run.toml --run-name second-try --set optim.lr=3e-4
 
+      prime-train run -- torchrun --nproc-per-node 2 train.py
+
       prime-train run run.toml --detach
 
       prime-train run run.toml --spot --dry-run
 
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
-    config = join_configs(configs) if configs else _choose_config()
-    command = Command(config, run_name, tuple(overrides or []))
+    command = _choose_command(configs, run_name, tuple(overrides or []), words)
     rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, package, yes, detach, dry_run, resume, as_json)
     queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
     if spot:
         from prime_train.cli.run.spot import run_spot  # here, because a run on this machine does not need it
 
         queued.refuse_with_spot(slurm=slurm)
+        _refuse_spot_words(command)
         raise typer.Exit(run_spot(command, rented))
     rented.refuse_without_spot()
     start = _parse_resume(resume)
@@ -174,6 +178,32 @@ def run(
     if machines is not None and machines.rank > 0:
         raise typer.Exit(follow_machine_0(checked, machines))
     raise typer.Exit(_supervise(checked, start, command, machines, as_json=as_json, verbose_vllm=verbose_vllm))
+
+
+def _choose_command(
+    configs: list[str] | None, run_name: str | None, overrides: tuple[str, ...], words: list[str] | None
+) -> Command:
+    """The config of the command line: files, or the words after --. Raises UserError for both, and for no word."""
+    if not words:
+        return Command(join_configs(configs) if configs else _choose_config(), run_name, overrides)
+    if configs:
+        raise UserError(
+            what="a config and the command of a trainer",
+            where=" ".join(["prime-train run", *(configs or ()), "--", *words]),
+            why="words after -- are started and watched, and stand in place of a config",
+            fix="prime-train run -- torchrun --nproc-per-node 2 train.py; or prime-train run run.toml",
+        )
+    return Command("", run_name, overrides, tuple(words))
+
+
+def _refuse_spot_words(command: Command) -> None:
+    if command.words:
+        raise UserError(
+            what="--spot and a command after --",
+            where=command.text(),
+            why="a rented machine gets the files beside a config, and a command names none",
+            fix="write run.toml as the same command with --dry-run shows it; then prime-train run run.toml --spot",
+        )
 
 
 def _choose_config() -> str:
@@ -215,7 +245,7 @@ def _supervise(
 
     run_dir = checked.run_dir
     checked.program(writes=False)  # raises before a directory is made for a run that cannot start
-    if command.config == STDIN:  # standard input cannot be read again; config.toml has its text and the options
+    if not command.has_file and not command.words:  # standard input cannot be read again; config.toml has its text
         command = Command(str(run_dir.config), None, ())
     with hold_run(run_dir) as lock, open_machines(machines, checked.text) as ended:
         restore(checked.spec, run_dir, resume, show_bytes)
@@ -241,8 +271,9 @@ def _supervise(
                 delete_pieces(run_dir)
         ended(code)
         with _ignore_signals():
-            steps_key = traits_of(checked.spec).max_steps_key
-            _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
+            steps, key = opened.run.run.max_steps, traits_of(checked.spec).max_steps_key
+            longer = "" if steps >= ENDLESS_STEPS else command.text(f"{key}={2 * steps}")
+            _close(run_dir, command, longer, as_json)
     return code
 
 

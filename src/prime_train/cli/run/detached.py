@@ -69,7 +69,9 @@ def run_detached(command: Command, *, as_json: bool) -> ExitCode:
 
 
 def _start(command: Command, output: IO[bytes]) -> subprocess.Popen[bytes]:
-    arguments = [argument for argument in sys.argv[1:] if argument != _OPTION]
+    own = sys.argv[1 : sys.argv.index("--")] if command.words else sys.argv[1:]
+    arguments = [argument for argument in own if argument != _OPTION]
+    arguments += ["--", *command.words] if command.words else []
     stdin = None if command.config == STDIN else subprocess.DEVNULL
     return subprocess.Popen([*_PROGRAM, *arguments], stdin=stdin, stdout=output, stderr=output, start_new_session=True)
 

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomli
@@ -41,17 +42,35 @@ class Command(NamedTuple):
     config: str
     run_name: str | None
     overrides: tuple[str, ...]
+    words: tuple[str, ...] = ()  # of a trainer's command line: it stands for a config, and `config` is empty
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the config can be read again."""
+        return not self.words and self.config != detect.STDIN
+
+    def read(self) -> tuple[str, str]:
+        """(text, path to show) of the config. Raises UserError."""
+        if not self.words:
+            return read_config(self.config)
+        from prime_train.programs.command.derive import derive  # here, because most runs have a config
+
+        derived = derive(self.words, Path.cwd())
+        for note in derived.notes:
+            write_note(note)
+        return derived.text, DERIVED
 
     def text(self, *more: str) -> str:
         """The command that continues the run. An assignment in `more` replaces an override of the same key."""
         keys = {assignment.partition("=")[0] for assignment in more}
         kept = [given for given in self.overrides if given.partition("=")[0].strip() not in keys]
-        first, *others = split_config(self.config)
-        words = ["prime-train", "run", first, *(word for other in others for word in (MERGE, other))]
+        words = ["prime-train", "run"]
+        for number, config in enumerate(() if self.words else split_config(self.config)):
+            words += [MERGE, config] if number else [config]
         words += ["--run-name", self.run_name] if self.run_name is not None else []
         for assignment in (*kept, *more):
             words += ["--set", assignment]
-        return shlex.join(words)
+        return shlex.join([*words, "--", *self.words] if self.words else words)
 
 
 class CheckedConfig(NamedTuple):
@@ -69,6 +88,7 @@ class CheckedConfig(NamedTuple):
         return program_of(self.spec).configured(config, self.run_dir, writes=writes, only_shown=only_shown)
 
 
+DERIVED = "run.toml"  # how messages name the config that a command line stands for
 _UNCHECKED = "--no-validate: memory, disk, paths, model and data are not checked"
 
 
@@ -90,7 +110,7 @@ def check_config(
 
     Facts are gathered only if the rules that need none find no error: gathering takes seconds.
     """
-    written, path = read_config(command.config)
+    written, path = command.read()
     reading = _apply(command, written, path)
     verdict = judge.judge_config(reading)
     left_out = (*unwanted, *_rules_left_out(verdict, command.config))

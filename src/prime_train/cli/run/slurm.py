@@ -20,7 +20,6 @@ from prime_train.cli.estimate import inputs
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.terminal.render import json_text, labelled
 from prime_train.config import detect
-from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.python_child import own_module
 from prime_train.core.redaction import own_secrets, redact
@@ -120,7 +119,7 @@ def submit(
     if dry_run:
         _show_plan(SlurmRun(run_dir, Submission(file, text)), job, written=options.output is not None, as_json=as_json)
         return
-    submitted = SlurmRun(run_dir, Submission(file, text, checked.text if command.config == STDIN else None))
+    submitted = SlurmRun(run_dir, Submission(file, text, None if command.has_file else checked.text))
     submitted.submit()
     assert submitted.job is not None, "it was submitted"
     _show_submitted(submitted.job, job, run_dir, as_json)
@@ -192,7 +191,7 @@ def _argv(command: Command, checked: CheckedConfig, plan: Plan, run_options: Seq
     run, run_dir = checked.spec, checked.run_dir
     words = own_module("prime_train.away.slurm.slurm_program", str(run_dir.path))
     words += ["--max-fruitless", str(run.prime_train.restart.max_fruitless_attempts), "--"]
-    if command.config == STDIN:  # config.toml has the text with the options
+    if not command.has_file:  # config.toml has the text with the options
         words.append(str(kept_config(run_dir)))
     else:
         words.append(os.path.abspath(command.config) if os.path.exists(command.config) else command.config)  # noqa: PTH100, PTH110 - a preset's name is no path

@@ -42,6 +42,8 @@ RunName = Annotated[
         show_default=False,
     ),
 ]
+COMMAND_WORD = "--command-word"  # of `run`: each word that follows --
+
 NoColor = Annotated[
     bool,
     typer.Option("--no-color", help="Plain text. NO_COLOR=1 does the same.", callback=_forbid_color, is_eager=True),

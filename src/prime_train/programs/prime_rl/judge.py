@@ -6,21 +6,19 @@ Pure: a memory and a sample give a memory and events.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.events import (
-    CheckpointDeleted,
     CheckpointSaved,
-    CheckpointStarted,
     Event,
     Phase,
     Progress,
     TrainerFinished,
 )
 from prime_train.programs.prime_rl import lines
+from prime_train.programs.seen_checkpoints import SeenCheckpoints, compare
 from prime_train.spec import ENDLESS_STEPS
 
 
@@ -64,7 +62,6 @@ class PrimeRlSample:
 class PrimeRlHistory:
     """What is kept from sample to sample."""
 
-    began: bool = False
     step: int = -1  # the last one reported
     loss: float = math.nan
     tokens_per_s: float = 0.0
@@ -74,11 +71,8 @@ class PrimeRlHistory:
     batch: lines.BatchReady | None = None
     phase_reported_s: float = -math.inf
     is_saving: bool = False  # the trainer has started a save, and neither a step nor a complete checkpoint has followed
-    saving: tuple[tuple[int, float], ...] = ()  # steps with an incomplete folder, and since when
     save_s: tuple[tuple[int, float], ...] = ()  # the seconds that the trainer reports for a save
-    whole: tuple[int, ...] = ()
-    newest: str = ""  # the path of the newest complete one
-    there: tuple[int, ...] = ()
+    saved: SeenCheckpoints = SeenCheckpoints()  # noqa: RUF009 - frozen
     ended: tuple[str, ...] = ()
     ended_s: float | None = None  # when the trainer reported its end
     finished: bool = False
@@ -127,7 +121,7 @@ def _add_message(
             return _add_step(run, memory, lines.MetricsRow(step, math.nan if loss is None else loss, rate), now_s)
         case lines.BatchReady():
             return _add_batch(run, memory, message, now_s, limits)
-        case lines.SaveBegun(step=step) if step is None or (step >= memory.step and step not in memory.whole):
+        case lines.SaveBegun(step=step) if step is None or (step >= memory.step and step not in memory.saved.whole):
             phase = Phase(run.attempt, "checkpoint", "" if step is None else f"step {step}")
             return replace(memory, is_saving=True), (phase,)
         case lines.Milestone(text=text) if memory.step < 0:
@@ -213,37 +207,14 @@ def _add_step(run: KnownPrimeRlRun, memory: PrimeRlHistory, row: lines.MetricsRo
 def _add_checkpoints(
     run: KnownPrimeRlRun, memory: PrimeRlHistory, found: Sequence[SavedCheckpoint], now_s: float
 ) -> Result:
-    """Events for new complete, new incomplete and deleted checkpoints; none for those that were there at the start."""
-    whole = {checkpoint.step: checkpoint for checkpoint in found if checkpoint.complete}
-    there = {checkpoint.step for checkpoint in found}
-    if not memory.began:
-        return replace(memory, began=True, **_list_folders(whole, there)), ()
-    since = dict(memory.saving)
-    events: list[Event] = []
-    for step in sorted(there - whole.keys() - since.keys() - set(memory.there)):
-        since[step] = now_s
-        events.append(CheckpointStarted(run.attempt, step))
-    for step in sorted(whole.keys() - set(memory.whole)):
-        write_s = now_s - since.pop(step, now_s)
-        # A save of prime-rl stops the training: for the reported time, or for the whole time of the save.
-        stall_s = dict(memory.save_s).get(step, write_s)
-        events.append(CheckpointSaved(run.attempt, step, whole[step].size_bytes, round(stall_s, 3), round(write_s, 3)))
-    if memory.is_saving and events and isinstance(events[-1], CheckpointSaved):
+    """Events for new complete, new incomplete and deleted checkpoints. A save of prime-rl stops the training."""
+    saved, seen = compare(memory.saved, found, now_s, run.attempt, dict(memory.save_s))
+    events: list[Event] = list(seen)
+    memory = replace(memory, saved=saved)
+    if memory.is_saving and any(isinstance(event, CheckpointSaved) for event in events):
         memory = replace(memory, is_saving=False)
         events.append(Phase(run.attempt, "train"))  # else a hang that follows would get the time limit of a save
-    gone = "it is gone from the disk: superseded by ckpt.keep_last"
-    events.extend(CheckpointDeleted(run.attempt, step, gone) for step in sorted(set(memory.whole) - there))
-    left = tuple((step, at) for step, at in since.items() if step in there)
-    return replace(memory, saving=left, **_list_folders(whole, there)), tuple(events)
-
-
-def _list_folders(whole: Mapping[int, SavedCheckpoint], there: set[int]) -> dict[str, Any]:
-    newest = str(whole[max(whole)].path) if whole else ""
-    return {"whole": tuple(sorted(whole)), "there": tuple(sorted(there)), "newest": newest}
-
-
-def find_newest_complete(memory: PrimeRlHistory) -> int:
-    return memory.whole[-1] if memory.whole else 0
+    return memory, tuple(events)
 
 
 # --- the end ---------------------------------------------------------------------------------------
@@ -264,8 +235,8 @@ def _judge_end(run: KnownPrimeRlRun, memory: PrimeRlHistory, sample: PrimeRlSamp
 
 def finish(run: KnownPrimeRlRun, memory: PrimeRlHistory) -> Result:
     """The trainer's last event. It ends only at max_steps."""
-    step = run.max_steps if run.max_steps < ENDLESS_STEPS else max(memory.step, find_newest_complete(memory), 0)
-    return replace(memory, finished=True), (TrainerFinished(run.attempt, step, memory.loss, memory.newest),)
+    step = run.max_steps if run.max_steps < ENDLESS_STEPS else max(memory.step, memory.saved.newest_complete, 0)
+    return replace(memory, finished=True), (TrainerFinished(run.attempt, step, memory.loss, memory.saved.newest),)
 
 
 # --- servers ---------------------------------------------------------------------------------------

@@ -1,12 +1,10 @@
 """Writes the trainer's kinds of events for prime-rl, which writes none: reads its logs, metrics and checkpoints.
 
-Each attempt has a thread, because a file system that does not answer must not block the supervisor. The thread starts,
-signals and deletes nothing. judge.py decides.
+Its thread starts, signals and deletes nothing. judge.py decides.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,14 +15,14 @@ from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import judge
 from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
-from prime_train.events import EventLog, TrainerFailed, TrainerStopped
+from prime_train.events import TrainerFailed, TrainerStopped
+from prime_train.programs.log_observer import LogObserver
 from prime_train.programs.prime_rl import run_directory
 from prime_train.programs.prime_rl.judge import (
     KnownPrimeRlRun,
     PrimeRlHistory,
     PrimeRlLimits,
     PrimeRlSample,
-    find_newest_complete,
     finish,
     take,
 )
@@ -33,7 +31,6 @@ from prime_train.programs.prime_rl.sources import INFERENCE, TAIL, Tails, list_p
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.core.attempt_end import read_tail
-from prime_train.supervise.core.state import State
 from prime_train.supervise.evidence.diagnose import SIGNALS, find_killed_rank, find_signal_number, name_signal
 from prime_train.supervise.watches.watch import Alarm
 
@@ -87,111 +84,37 @@ def _judge_start(run: KnownPrimeRlRun, memory: PrimeRlHistory) -> Iterator[Alarm
         yield Alarm(WATCH, "started_over", "trainer", "restart", "env", what, why, fix)
 
 
-_EVERY_S = 0.5
 _LOOK_AROUND_S = 2.0  # for new logs and checkpoints
-_END_S = 10.0  # for the thread to end; a thread that waits for a file system is left behind
 _LONGEST_LINE = 300
 
 
-class PrimeRlObserver:
-    """One attempt of prime-rl. It is a Watch too: `look` returns the alarms that stand.
-
-    Call `begin` before the launcher starts, so that old files are not taken for new ones; call `end` when all processes
-    are gone and before the attempt is judged, so that its last event is written.
-    """
-
-    name = WATCH
+class PrimeRlObserver(LogObserver):
+    """One attempt of prime-rl."""
 
     def __init__(
         self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int = 0, limits: PrimeRlLimits | None = None
     ) -> None:
+        super().__init__(WATCH, run_dir, attempt, run_directory.ROLE)
         self._spec = run
-        self._run_dir = run_dir
         self._limits = limits or PrimeRlLimits()
         has_orchestrator = prime_rl_of(run).rollout is not None
         self._run = KnownPrimeRlRun(attempt, run.run.max_steps, resume_step, has_orchestrator=has_orchestrator)
-        self._guard: Identity | None = None
         self._memory = PrimeRlHistory()
-        self._is_stopping = False
-        self._is_being_ended = False
         self._failed = False
         self._servers: dict[Identity, str] = {}
         self._living = 0  # parts that run
         self._looked_s = float("-inf")
-        self._alarms: tuple[Alarm, ...] = ()
-        self._error: Exception | None = None
-        self._over = threading.Event()
-        self._lock = threading.Lock()  # held through one turn
-        self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
-        """Read the existing checkpoints, and start the thread."""
+    def _prepare(self) -> None:
         folder = run_directory.find_folder(self._spec)
-        self._log = EventLog(self._run_dir.events, f"prime_rl-{self._run.attempt:03d}")
         self._own_log = self._run_dir.log(self._run.attempt, run_directory.ROLE)
         self._tails = Tails(folder / "metrics.jsonl", self._own_log)
         first = PrimeRlSample(time.monotonic(), checkpoints=tuple(run_directory.list_checkpoints(self._spec)))
         self._memory, _ = take(self._run, self._memory, first, self._limits)
-        self._thread = threading.Thread(target=self._watch, name=f"prime-rl-{self._run.attempt}", daemon=True)
-        self._thread.start()
 
-    def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
-        """The faults that the launcher does not notice. Raises the error that ended the thread, if there is one."""
-        if self._error is not None:
-            raise self._error
-        self._read_state(state)
-        is_live = state.live is not None and state.live.number == self._run.attempt
-        return self._alarms if is_live else ()
-
-    def _read_state(self, state: State) -> None:
-        """Read the guard of the launcher, and whether the supervisor is ending the attempt."""
-        live = state.live
-        if live is None or live.number != self._run.attempt:
-            return
-        self._is_stopping = state.stop_requested_s is not None
-        self._is_being_ended = live.pending_kill is not None  # the supervisor then knows the cause
-        child = next((child for child in live.children if child.role == run_directory.ROLE), None)
-        self._guard = Identity(child.pid, child.start_ticks) if child is not None else None
-
-    def processes(self) -> tuple[Identity, ...]:
-        return ()
-
-    def end(self, state: State | None = None) -> None:
-        """Read the rest, write how it ended, and stop. `state`: the present state of the supervisor."""
-        if self._thread is None:
-            return
-        if state is not None:
-            self._read_state(state)
-        self._over.set()
-        self._thread.join(_END_S)
-        if not self._lock.acquire(timeout=0.0 if self._thread.is_alive() else 1.0):
-            return
-        try:
-            if self._error is None:
-                self._looked_s = float("-inf")
-                self._turn()
-                self._write_end()
-        except Exception as error:  # as in the thread: a failed read ends no run
-            self._error = error
-        finally:
-            self._thread = None
-            self._lock.release()
-            self._log.close()
-
-    # --- the thread ---
-
-    def _watch(self) -> None:
-        while not self._over.wait(_EVERY_S):
-            try:
-                with self._lock:
-                    self._turn()
-            except Exception as error:  # of any kind: `look` raises it, so that the end of the thread is noticed
-                self._error = error
-                return
-
-    def _turn(self) -> None:
+    def _turn(self, *, is_last: bool) -> None:
         now_s = time.monotonic()
-        is_due = now_s - self._looked_s >= _LOOK_AROUND_S
+        is_due = is_last or now_s - self._looked_s >= _LOOK_AROUND_S
         if is_due:
             self._looked_s = now_s
             self._tails.follow(self._list_logs())
@@ -210,7 +133,7 @@ class PrimeRlObserver:
 
     def _list_servers(self) -> tuple[str, ...] | None:
         """The servers that run; None if the launcher itself is gone."""
-        found = list_parts(self._guard) if self._guard is not None else None
+        found = list_parts(self._process) if self._process is not None else None
         if found is None:
             return None
         for part in found:
@@ -237,17 +160,18 @@ class PrimeRlObserver:
 
     # --- how it ended ---
 
-    def _write_end(self) -> None:
+    def _write_end(self, returncode: int | None) -> None:
         """Write how the attempt ended, because the launcher's exit code is 1 after a stop and after a crash."""
+        del returncode
         memory = self._memory
         if memory.finished or self._failed or self._is_being_ended:
             return
-        if memory.ended_s is not None and find_newest_complete(memory) >= self._run.max_steps:
+        if memory.ended_s is not None and memory.saved.newest_complete >= self._run.max_steps:
             _, events = finish(self._run, memory)  # the last checkpoint is complete, so nothing is lost
             for event in events:
                 self._log.append(event)
         elif self._is_stopping:
-            self._log.append(TrainerStopped(self._run.attempt, find_newest_complete(memory)))
+            self._log.append(TrainerStopped(self._run.attempt, memory.saved.newest_complete))
         elif memory.got_signal:
             what, why = "another process ended the launcher", "it got SIGTERM or Ctrl-C, and this supervisor sent none"
             fix = "find out what ends processes here: a person, the job scheduler, a limit of the container"

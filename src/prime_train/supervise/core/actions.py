@@ -97,13 +97,15 @@ class AskStop(Action):
 class Signal(Action):
     """Send SIGABRT, SIGTERM or SIGKILL to every process of the attempt.
 
-    With `roots`, only to the processes that the supervisor started, which end the others themselves.
+    With `roots`, only to the processes that the supervisor started, which end the others themselves. With `workers`,
+    only to the training processes below them.
     """
 
     attempt: int
     signal: str
     reason: str
     roots: bool = False
+    workers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

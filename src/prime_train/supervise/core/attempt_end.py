@@ -178,6 +178,20 @@ def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> EndCause
     return EndCause("failed", "env", what, why, fix, str(run_dir.checkpoints))
 
 
+def immovable_checkpoint(error: OSError) -> EndCause:
+    what = f"a broken checkpoint cannot be taken out of the way: {error.strerror or error}"
+    why = "the trainer would load it and fail, again at each restart"
+    fix = "rename it by hand, or correct the owner of its folder; then give the same command again"
+    return EndCause("failed", "env", what, why, fix, str(error.filename or ""))
+
+
+def background_processes(left: Sequence[psutil.Process], log: Path) -> EndCause:
+    what = f"the command ended and left processes in the background: {', '.join(str(one.pid) for one in left[:8])}"
+    why = "what is not a child of the command cannot be watched; they were ended"
+    fix = "start the training in the foreground: without `&`, nohup, setsid, screen, or an option such as --daemon"
+    return EndCause("failed", "config", what, why, fix, str(log))
+
+
 def unkillable_processes(stuck: Sequence[psutil.Process], log: Path) -> EndCause:
     what = f"its processes outlive SIGKILL: {', '.join(str(process.pid) for process in stuck)}"
     why = "they wait in the kernel, most often for a GPU driver or a network file system that does not answer"

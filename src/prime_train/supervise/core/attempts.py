@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from prime_train import events
+from prime_train.checkpoints import aside
 from prime_train.core.errors import UNWRITABLE
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
@@ -32,6 +33,7 @@ from prime_train.supervise.processes.process import Exited
 from prime_train.supervise.services.services import RunServices
 
 LONG_S = 600.0  # an attempt that lived for so long is no sign of a loop; 144 of them in a day do no harm
+BACKGROUND_LIMIT_S = 3.0  # for helpers of a trainer to end after it
 SPARE = 2  # attempts beyond those of the policy, which does not count every attempt
 
 
@@ -104,14 +106,30 @@ class Attempts:
         # Before anything starts: a process without this event would belong to no attempt if the supervisor died here.
         self.journal.append(events.LaunchAsked(attempt, chosen, rejected, roles, services))
         # Only a person may decide to throw away the work of more than one interval.
-        if chosen == 0 and would_lose_checkpoints(found, self.run.checkpoint.interval_steps):
+        if chosen == 0 and would_lose_checkpoints(found, self.run):
             self._end(None, attempt_end.no_loadable_checkpoint(rejected, self.run_dir))
             return
         restore_run_spec(self.run, self.run_dir)
+        if not self._make_way(attempt):
+            return
         with contextlib.suppress(FileExistsError):  # a file has its name: `stop` sends a signal then
             make_folder(self.run_dir.requests(attempt))
         self._oom_kills = attempt_end.count_oom_kills()
         self.services.begin_attempt(self.run, self._launches, attempt, chosen)
+
+    def _make_way(self, attempt: int) -> bool:
+        """Take broken checkpoints out of the way of a trainer that would load them. Whether that was possible."""
+        how = self.program.aside(self.run)
+        try:
+            changes = aside.make_way(self.program.places(self.run, self.run_dir), how)
+        except OSError as error:
+            self._end(None, attempt_end.immovable_checkpoint(error))
+            return False
+        for change in changes:
+            for path, to in zip(change.paths, change.to, strict=True):
+                about = (attempt, change.step, change.problem, str(path), str(to), change.tracked)
+                self.journal.append(events.CheckpointSetAside(*about))
+        return True
 
     def _clear_remains(self, attempt: int) -> None:
         """Delete what would end or confuse an attempt at once.
@@ -151,10 +169,12 @@ class Attempts:
         services = self.journal.state.live.services if self.journal.state.live else ()
         # After the trainer's exit the others end by themselves. A trainer that lost one of them cannot save.
         gently = exited is not None and exited.role not in (*services, RELAY)
+        may_hide = self.program.must_stay and exited is not None and exited.returncode == 0
+        hidden = self.children.list_left(BACKGROUND_LIMIT_S) if may_hide else []
         # Before the judgement: only when all processes have ended are their last events on the disk.
         stuck = self.children.end_rest(gently=gently)
         self.journal.read()
-        for event in self.services.last_events(self.journal.state):
+        for event in self.services.last_events(self.journal.state, exited.returncode if exited is not None else None):
             self.journal.append(event)
         self.journal.read()
         live = self.journal.state.live
@@ -165,6 +185,8 @@ class Attempts:
         found = replace(found, log_cause=self.services.cause(), oom_kills=oom_kills)
         state = self.journal.state
         cause = attempt_end.unkillable_processes(stuck, found.log) if stuck else judge(state, live, found)
+        if hidden and cause.what:  # else it is certain that the training had ended
+            cause = attempt_end.background_processes(hidden, found.log)
         self._end(found.returncode, attempt_end.reconsider_full_disk(cause, state, self.policy))
 
     def end_stale(self) -> None:

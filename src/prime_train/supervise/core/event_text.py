@@ -71,6 +71,10 @@ def _describe_run(event: Event) -> str:
             return f"{role} answers at {url} after {waited_s:.0f} s"
         case events.GpuLeftOut(gpu=gpu, reason=reason):
             return f"{gpu} is left out where enough others remain: {reason}"
+        case events.CheckpointSetAside(path=path, problem=problem, to=to, tracked=None):
+            return f"{path} is not whole ({problem}): kept as {to}"
+        case events.CheckpointSetAside(problem=problem, to=to, tracked=tracked):
+            return f"{to} names step {tracked} now: {problem}"
         case events.BatchShrunk(micro_batch=micro_batch):
             return f"micro-batch {micro_batch} from here on, at the same global batch"
         case _:

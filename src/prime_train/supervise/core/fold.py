@@ -131,17 +131,26 @@ def fold_trainer(state: State, record: Record) -> State:
         case events.CheckpointSaved(step=step, write_s=write_s):
             readable = tuple(other for other in state.unreadable if other != step)  # this attempt wrote it again
             saves_s = (*state.saves_s, write_s)[-SAVES_KEPT:]
-            return evolve(state, newest_complete=step, saving_step=None, unreadable=readable, saves_s=saves_s)
+            return evolve(
+                state,
+                newest_complete=step,
+                saving_step=None,
+                saved_s=record.time_s,
+                unreadable=readable,
+                saves_s=saves_s,
+            )
         case events.CheckpointUnreadable(step=step):
             return evolve(state, unreadable=tuple(sorted({*state.unreadable, step})))
+        case events.StopListened():
+            return evolve_live(state, listens=True)
         # The first failure in time is the cause; the ranks after it report only the connection that broke.
         case events.TrainerFailed() as event if live.failure is None or _outranks(event, live.failure):
             end = live.trainer_exit or TrainerExit("failed", record.time_s, state.step)
             return evolve_live(state, failure=event, trainer_exit=end)
         case events.TrainerStopped(step=step):
             return _fold_exit(state, TrainerExit("stopped", record.time_s, step))
-        case events.TrainerFinished(step=step, final=final):
-            return evolve(_fold_exit(state, TrainerExit("finished", record.time_s, step)), final=final)
+        case events.TrainerFinished(step=step, final=final, note=note):
+            return evolve(_fold_exit(state, TrainerExit("finished", record.time_s, step, note)), final=final)
         case _:
             return state
 
@@ -160,6 +169,7 @@ def _fold_progress(state: State, live: Live, event: events.Progress, record: Rec
         attempts=(*state.attempts[:-1], attempt),
         state="running",
         step=event.step,
+        max_steps=state.max_steps if event.total is None else event.total,
         loss=event.loss,
         reward=event.reward,
         tokens_per_s=event.tokens_per_s,

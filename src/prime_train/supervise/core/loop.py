@@ -162,12 +162,12 @@ class _Supervision:
             case actions.KeepEvidence(attempt=attempt):
                 self._services.keep_evidence(self.state, attempt)
                 self._wait(now_s + TICK_S)
-            case actions.Signal(attempt=attempt, signal=name, reason=reason, roots=roots):
+            case actions.Signal(attempt=attempt, signal=name, reason=reason, roots=roots, workers=workers):
                 self._journal.append(events.SignalSent(attempt, name, reason))
                 # The stacks that SIGABRT writes would hide the cause in the logs, so the cause is read before.
                 if name == "SIGABRT":
                     self._services.cause()
-                self._children.signal(signal.Signals[name], roots=roots)
+                self._children.signal(signal.Signals[name], roots=roots, workers=workers)
             case actions.GiveUp():
                 self._attempts.finish(None)
             case actions.Shrink(attempt=attempt, micro_batch=micro_batch):

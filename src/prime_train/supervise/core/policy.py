@@ -44,7 +44,11 @@ class Policy:
     evidence_limit_s: float = 20.0  # for the evidence that is written before an attempt is ended
     ends_hangs: bool = True
     reports: bool = True  # the trainer writes events of its phases from the start
-    stops_by_file: bool = True  # the trainer looks for the file of a stop request; otherwise it gets SIGTERM
+    stops_by_file: bool = True  # the trainer looks for the file of a stop request; otherwise it gets `stop_signal`
+    stop_signal: str = "SIGTERM"
+    stops_workers: bool = False  # that signal goes to the training processes, not to their launcher
+    stops_after_save: bool = False  # it saves nothing on request: the signal waits for the next checkpoint
+    is_mute: bool = False  # no step of the trainer is known
     micro_batches: tuple[int, ...] = ()  # smaller ones to try when memory runs out, largest first
 
 
@@ -54,6 +58,10 @@ def build_policy(run: RunSpec, program: Program) -> Policy:
     shrinks = settings.recovery.on_oom == "shrink" and program.shrinks
     return Policy(
         stops_by_file=program.stops_by_file,
+        stop_signal=program.stop_signal,
+        stops_workers=program.stops_workers,
+        stops_after_save=program.stops_after_save,
+        is_mute=program.is_mute,
         ends_hangs=settings.watch.hang == "restart",
         reports=program.reports,
         micro_batches=list_smaller_micro_batches(run) if shrinks else (),
@@ -132,7 +140,8 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
         return _launch_after(state.attempt_number)
     # An attempt that has finished wins over every request: there is nothing left to stop or to repeat.
     if attempt.outcome == "finished":
-        return actions.Close("finished", ExitCode.OK, f"step {attempt.last_step} of {state.max_steps}")
+        reached = f"step {attempt.last_step}" + ("" if state.is_endless else f" of {state.max_steps}")
+        return actions.Close("finished", ExitCode.OK, attempt.what or reached)
     # Before the question whether it would fail again: out of memory does, unless the micro-batch shrinks.
     smaller = _find_smaller_micro_batch(attempt, state, policy)
     if smaller is not None:
@@ -227,13 +236,15 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
     if now_s < deadline_s:
         return actions.Suspect(live.number, deadline_s)
     until_s = silence_limits.compute_recheck_s(live.last_sign_s, limit_s, now_s)
+    if policy.is_mute and not state.learned.steps_seen:
+        until_s = now_s + limit_s  # a trainer without readable steps may work for weeks
     return actions.FindHang(live.number, now_s - live.last_sign_s, limit_s, live.phase, until_s)
 
 
 def find_silence_limit_s(state: State, live: Live, policy: Policy) -> float:
     """How long the attempt may be silent in its present phase."""
     limits = silence_limits.SilenceLimits(
-        policy.startup_limit_s, policy.step_limit_s, policy.slow_phase_limit_s, policy.reports
+        policy.startup_limit_s, policy.step_limit_s, policy.slow_phase_limit_s, policy.reports, policy.is_mute
     )
     return silence_limits.compute_limit_s(state.learned, live.phase, limits)
 
@@ -259,10 +270,13 @@ def _stop(state: State, live: Live, policy: Policy, now_s: float) -> Action:
     if not state.stop_saves:
         return _kill_after(live, policy, now_s, now_s, state.stop_by)
     until_s = find_last_save_s(state, policy) or state.stop_requested_s + policy.stop_grace_s
-    if not policy.stops_by_file or not live.all_started:  # then no process looks for the file
-        terminated_s = _sent_s(live, "SIGTERM")
+    if not (policy.stops_by_file or live.listens) or not live.all_started:  # then no process looks for the file
+        terminated_s = _sent_s(live, policy.stop_signal)
         if terminated_s is None:
-            return actions.Signal(live.number, "SIGTERM", state.stop_by, roots=True)
+            if _awaits_save(state, policy) and now_s < until_s:
+                return actions.Wait(until_s)
+            workers = policy.stops_workers
+            return actions.Signal(live.number, policy.stop_signal, state.stop_by, roots=not workers, workers=workers)
         at_once = state.stop_at_once or not live.all_started
         grace_s = policy.term_grace_s if at_once else policy.stop_grace_s
         return _kill_after(live, policy, terminated_s + grace_s, now_s, f"it did not end within {grace_s:g} s")
@@ -275,6 +289,13 @@ def _stop(state: State, live: Live, policy: Policy, now_s: float) -> Action:
     if terminated_s is None:
         return actions.Signal(live.number, "SIGTERM", reason)
     return _kill_after(live, policy, terminated_s + policy.term_grace_s, now_s, reason)
+
+
+def _awaits_save(state: State, policy: Policy) -> bool:
+    """Whether the trainer saves only by itself, and has saved nothing since the request."""
+    assert state.stop_requested_s is not None
+    has_saved = state.saved_s is not None and state.saved_s > state.stop_requested_s
+    return policy.stops_after_save and not has_saved and not state.stop_at_once
 
 
 def _kill_after(live: Live, policy: Policy, deadline_s: float, now_s: float, reason: str) -> Action:

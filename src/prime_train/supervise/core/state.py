@@ -82,6 +82,7 @@ class TrainerExit:
     outcome: Literal["finished", "stopped", "failed"]
     time_s: float
     step: int
+    note: str = ""  # what is not known about it
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ class Live:
     # Which silence is normal depends on the phase: a load takes minutes, a step seconds.
     phase: str = "start"
     phase_detail: str = ""
+    listens: bool = False  # the trainer looks for the file of a stop request
     first_progress: Record | None = None
     children: tuple[ChildProcess, ...] = ()
     sent: tuple[Sent, ...] = ()
@@ -220,6 +222,7 @@ class State:
     best_complete: int = 0  # only a newer complete checkpoint counts as progress
     newest_complete: int = 0
     saving_step: int | None = None
+    saved_s: float | None = None  # when the latest complete checkpoint was reported
     saves_s: tuple[float, ...] = ()  # time from start to marker of the latest SAVES_KEPT saves, in their order
     rejected: tuple[str, ...] = ()  # at the latest launch
     unreadable: tuple[int, ...] = ()  # complete by their manifest, but the trainer could not load them

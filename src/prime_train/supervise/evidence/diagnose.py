@@ -126,8 +126,8 @@ def judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
     killed = find_killed_rank(evidence.log_tail)
     ended_by_us = any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent)
     match live.trainer_exit.outcome if live.trainer_exit else "":
-        case "finished" if live.trainer_exit and live.trainer_exit.step >= state.max_steps:
-            return EndCause("finished")
+        case "finished" if live.trainer_exit and (live.trainer_exit.step >= state.max_steps or state.is_endless):
+            return EndCause("finished", what=live.trainer_exit.note)
         case "stopped" if killed is None or ended_by_us or state.stop_requested_s is not None:
             return EndCause("stopped")
     if evidence.stopped_by_us:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from prime_train.supervise.launch.run_directory import Opened, Resume
 
 SHIM = Path(__file__).with_name("shim.py")
+TERMINAL = Path(__file__).with_name("terminal.py")  # starts a program on a terminal of its own
+WRAPPERS = (str(TERMINAL),)
 _GUARD_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
 
 
@@ -162,8 +164,11 @@ class ProgramConfig:
 class Observer(Watch, Protocol):
     """A watch that writes the trainer's events for a program that writes none. It begins before the first process."""
 
-    def end(self, state: State | None = None) -> None:
-        """Called with `state` when all processes have ended, and without it when the attempt is judged."""
+    def end(self, state: State | None = None, returncode: int | None = None) -> None:
+        """Called with `state` when all processes have ended, and without it when the attempt is judged.
+
+        `returncode`: of the process whose exit ended the attempt; None if there was none.
+        """
 
 
 class Program(Protocol):
@@ -185,6 +190,29 @@ class Program(Protocol):
     @property
     def stops_by_file(self) -> bool:
         """It looks for RunDir.stop_request, saves and ends. Other programs get SIGTERM and may not save."""
+
+    @property
+    def stop_signal(self) -> str:
+        """The signal that asks it to save and end, if it does not stop by a file."""
+
+    @property
+    def stops_workers(self) -> bool:
+        """That signal goes to the training processes below it, and not to itself."""
+
+    @property
+    def stops_after_save(self) -> bool:
+        """It saves nothing on request, so the signal waits for its next checkpoint, for the grace at most."""
+
+    def aside(self, run: RunSpec) -> Literal["rename", "tracker", "none"]:
+        """What is done with broken checkpoints that it would load, before an attempt (checkpoints/aside.py)."""
+
+    @property
+    def must_stay(self) -> bool:
+        """Its first process must live as long as the training: one that goes into the background is refused."""
+
+    @property
+    def is_mute(self) -> bool:
+        """Nothing shows how far it is, so silence is no hang as long as its processes work."""
 
     @property
     def reports(self) -> bool:

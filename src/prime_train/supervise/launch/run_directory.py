@@ -19,7 +19,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower
-from prime_train.spec import RunSpec, from_json, to_json
+from prime_train.spec import ENDLESS_STEPS, RunSpec, from_json, to_json
 from prime_train.spec.answers import global_batch, traits_of
 from prime_train.supervise.core.fold import fold_all
 from prime_train.supervise.core.state import State
@@ -42,7 +42,8 @@ class Opened:
 
 def is_finished(state: State, run: RunSpec, run_dir: RunDir) -> bool:
     """Whether an attempt has finished at or beyond the last step of the run, and its export is there if it has one."""
-    if state.attempt is None or state.attempt.outcome != "finished" or state.step < run.run.max_steps:
+    is_at_end = state.step >= run.run.max_steps or run.run.max_steps >= ENDLESS_STEPS
+    if state.attempt is None or state.attempt.outcome != "finished" or not is_at_end:
         return False
     return run.checkpoint.final != "hf" or run_dir.final.is_dir()
 
@@ -141,7 +142,8 @@ def finish_opening(
         _write(text, run, run_dir, earlier.run)
     state = earlier.state
     finished = not rewound and is_finished(state, run, run_dir)
-    last = f"{run.run.name} is finished: step {state.step} of {run.run.max_steps}" if finished else otherwise
+    reached = state.attempt.what if state.attempt is not None and state.attempt.what else state.progress_text
+    last = f"{run.run.name} is finished: {reached}" if finished else otherwise
     return Opened(run, run_dir, state, not state.attempts, finished, (*notes, *([last] if last else [])))
 
 
@@ -291,8 +293,11 @@ def choose_checkpoint(
     return 0, tuple(rejected)
 
 
-def would_lose_checkpoints(newest_first: Sequence[SavedCheckpoint], interval_steps: int | None) -> bool:
+def would_lose_checkpoints(newest_first: Sequence[SavedCheckpoint], run: RunSpec) -> bool:
     """Whether a start from the beginning loses more than one checkpoint interval, which any crash may lose."""
+    # The interval of a command is not known. Its first save may be cut, and a second one proves an interval.
+    if run.command is not None:
+        return len(newest_first) > 1
     # Incomplete ones count too: they show how far the run had come.
     newest = newest_first[0].step if newest_first else 0
-    return newest > (interval_steps or 0)
+    return newest > (run.checkpoint.interval_steps or 0)

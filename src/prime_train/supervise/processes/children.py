@@ -13,9 +13,18 @@ import psutil
 from prime_train.core.process_id import Identity, own_identity
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.supervise.launch import control_group
-from prime_train.supervise.launch.program import Launch
+from prime_train.supervise.launch.program import WRAPPERS, Launch
 from prime_train.supervise.launch.run_directory import set_aside
-from prime_train.supervise.processes.process import Exited, Running, signal_root, signal_tree, spawn, sweep
+from prime_train.supervise.processes.process import (
+    Exited,
+    Running,
+    find_run_processes,
+    signal_root,
+    signal_tree,
+    spawn,
+    sweep,
+)
+from prime_train.supervise.processes.workers import list_workers
 
 EXIT_LIMIT_S = 30.0  # for a child to end after SIGKILL; a child that waits in the kernel may not end
 SERVICE_GRACE_S = 10.0  # for a service to end by itself after the trainer
@@ -48,10 +57,24 @@ class Children:
         del self._running[exited.role]
         return True
 
-    def signal(self, number: signal.Signals, *, roots: bool = False) -> None:
-        """Send a signal to every process of every tree; with `roots`, only to the processes that were started here."""
+    def signal(self, number: signal.Signals, *, roots: bool = False, workers: bool = False) -> None:
+        """Send a signal to every process of every tree; with `roots`, only to the processes that were started here.
+
+        With `workers`, to the training processes below them, which their launcher then does not hurry.
+        """
         for running in self._running.values():
-            (signal_root if roots else signal_tree)(running.identity, number)
+            if workers:
+                for worker in list_workers(running.identity, WRAPPERS):
+                    signal_root(worker, number)
+            else:
+                (signal_root if roots else signal_tree)(running.identity, number)
+
+    def list_left(self, limit_s: float) -> list[psutil.Process]:
+        """The processes of the run that still live `limit_s` seconds after those that were started have ended."""
+        spared = {identity.pid for identity in self._list_spared()}
+        left = [one for one in find_run_processes(self._run_dir.path, own_identity()) if one.pid not in spared]
+        alive: list[psutil.Process] = psutil.wait_procs(left, timeout=limit_s)[1] if left else []
+        return alive
 
     def end_rest(self, *, gently: bool) -> list[psutil.Process]:
         """End the remaining processes. Returns those that outlive SIGKILL. `gently`: send SIGTERM first."""

@@ -195,10 +195,10 @@ class RunServices:
             logs = [Path(child.log) for child in state.live.children]
             self._hang_check.keep_evidence(attempt, state.live, logs)
 
-    def last_events(self, state: State) -> Iterator[Event]:
+    def last_events(self, state: State, returncode: int | None) -> Iterator[Event]:
         """The last events before the end of an attempt is judged: of its observer and of the GPU driver."""
         if self._observer is not None:
-            self._observer.end(state)
+            self._observer.end(state, returncode)
         yield from self._watch_runner.last_look(state, time.time())
 
     def cause(self) -> Cause | None:

@@ -50,6 +50,7 @@ class EventTail:
         if isinstance(record.event, RunOpened):
             self._max_steps = record.event.max_steps
         if isinstance(record.event, Progress):
+            self._max_steps = record.event.total or self._max_steps
             if self._pace.is_due(record.time_s, record.event.step, self._max_steps):
                 yield f"{clock}  {_describe_step(record.event, self._max_steps)}"
             return
@@ -59,7 +60,9 @@ class EventTail:
 def _describe_step(event: Progress, max_steps: int) -> str:
     reached = f"step {event.step:,}" + ("" if max_steps >= ENDLESS_STEPS else f" of {max_steps:,}")
     reward = "" if event.reward is None else f", reward {event.reward:.3f}"
-    return f"{reached}{reward}, loss {event.loss:.4f}, {format_count(round(event.tokens_per_s))} {event.unit}/s"
+    loss = "" if event.loss is None else f", loss {event.loss:.4f}"
+    speed = "" if event.tokens_per_s is None else f", {format_count(round(event.tokens_per_s))} {event.unit}/s"
+    return f"{reached}{reward}{loss}{speed}"
 
 
 class AttemptLog:

@@ -78,7 +78,8 @@ class LogReader:
     def processes(self) -> tuple[Identity, ...]:
         return ()
 
-    def end(self, state: State | None = None) -> None:
+    def end(self, state: State | None = None, returncode: int | None = None) -> None:
+        del returncode
         if state is None:
             self._events.close()
             return

@@ -10,7 +10,8 @@ import pytest
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import QUIET_S, Keep, list_deletable
-from prime_train.checkpoints.step_folders import StepPlaces, Stock, checkpoints, places_from
+from prime_train.checkpoints.step_folders import StepPlaces, checkpoints, places_from
+from prime_train.checkpoints.stock import Stock
 from prime_train.programs.prime_rl.run_directory import locate_places as places_of
 from tests.fakes.prime_rl_launcher.standin import metadata
 

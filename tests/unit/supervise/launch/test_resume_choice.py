@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints.layout import SavedCheckpoint
+from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Run, RunSpec
+from prime_train.spec.command import CommandSpec
 from prime_train.supervise.launch.run_directory import choose_checkpoint, find_newest_complete, would_lose_checkpoints
 
 
@@ -60,4 +62,17 @@ def test_the_newest_complete_one_need_not_be_the_newest() -> None:
     ],
 )
 def test_more_than_one_interval_is_much_to_lose(steps: list[int], interval_steps: int | None, much: bool) -> None:
-    assert would_lose_checkpoints([checkpoint(step, "torn") for step in steps], interval_steps) is much
+    run = RunSpec(
+        run=Run(name="a", max_steps=20), data=Data(sources=()), checkpoint=Checkpoint(interval_steps=interval_steps)
+    )
+    assert would_lose_checkpoints([checkpoint(step, "torn") for step in steps], run) is much
+
+
+@pytest.mark.parametrize(("steps", "much"), [([], False), ([900], False), ([900, 450], True)])
+def test_the_first_save_of_a_command_may_be_lost(steps: list[int], much: bool) -> None:
+    run = RunSpec(
+        run=Run(name="a", kind="command", max_steps=ENDLESS_STEPS),
+        data=Data(sources=()),
+        command=CommandSpec(argv=("train",)),
+    )
+    assert would_lose_checkpoints([checkpoint(step, "torn") for step in steps], run) is much

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, StoredItem, newest_usable, reason_to_keep
-from prime_train.checkpoints.step_folders import StepPlaces, Stock
+from prime_train.checkpoints.step_folders import StepPlaces
+from prime_train.checkpoints.stock import Stock
 from prime_train.supervise.watches.sample_lines import load, write
 
 _NICE = 19

@@ -55,6 +55,7 @@ class SilenceLimits:
     step_limit_s: float | None = None  # None = learned
     slow_phase_limit_s: float = 1800.0
     reports: bool = True  # it reports its phases from the start; otherwise it has CEILING_S until its first event
+    is_mute: bool = False  # nothing shows its steps, so it has CEILING_S all the time
 
 
 def learn(learned: Learned, record: events.Record) -> Learned:
@@ -129,6 +130,8 @@ def compute_limit_s(learned: Learned, phase: str, limits: SilenceLimits) -> floa
     started = learned.steps_seen > 0
     if phase in SLOW_PHASES:
         return max(limits.slow_phase_limit_s, 0.0 if started else limits.startup_limit_s)
+    if not started and limits.is_mute:
+        return max(CEILING_S, limits.startup_limit_s)
     if not learned.heard and not limits.reports:
         return max(CEILING_S, limits.startup_limit_s)
     if not started or phase in SETUP_PHASES:

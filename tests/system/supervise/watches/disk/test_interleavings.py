@@ -21,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, find_superseded, list_deletable
-from prime_train.checkpoints.step_folders import StepPlaces, Stock
+from prime_train.checkpoints.step_folders import StepPlaces
+from prime_train.checkpoints.stock import Stock
 from prime_train.supervise.watches.disk.removal_program import Order, RemovalWork, delete
 
 CONTENT = b"0123456789"

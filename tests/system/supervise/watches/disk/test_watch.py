@@ -17,7 +17,8 @@ import pytest
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
-from prime_train.checkpoints.step_folders import StepPlaces, Stock
+from prime_train.checkpoints.step_folders import StepPlaces
+from prime_train.checkpoints.stock import Stock
 from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, Record
 from prime_train.programs.bundled import PROGRAM
@@ -144,7 +145,8 @@ def test_a_refused_block_is_seen(tmp_path: Path) -> None:
     """RLIMIT_FSIZE refuses as a quota does, at the write."""
     program = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from prime_train.checkpoints.step_folders import StepPlaces, Stock\n"
+        "from prime_train.checkpoints.step_folders import StepPlaces\n"
+        "from prime_train.checkpoints.stock import Stock\n"
         "from prime_train.supervise.watches.disk.disk_program import look\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "root = Path(sys.argv[1]); places = StepPlaces(root, (root,))\n"

@@ -1,0 +1,53 @@
+"""Finds the checkpoints that another trainer still needs: the one its tracker names, and the best one. Deletes nothing.
+
+A trainer that resumes from its tracker starts at step 0, or not at all, where that checkpoint is gone. Hugging Face
+loads the best one at the end of the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from prime_train.checkpoints import file_ends, torch_values
+from prime_train.checkpoints.step_folders import FolderLayout, list_roots, step_of
+from prime_train.checkpoints.tracker import read_tracker
+
+_LOOKS = 5  # so many of the newest checkpoints are asked which one is the best
+
+
+def find_needed(folders: Sequence[Path], form: FolderLayout, saved: Mapping[int, Sequence[Path]]) -> Mapping[int, str]:
+    """Step -> why the trainer needs it. All steps where the record that says so cannot be read."""
+    needed = dict.fromkeys(_list_best(form, saved), "it is the best one")
+    if form.tracker is None:
+        return needed
+    try:
+        for root in list_roots(folders, form):
+            if (named := read_tracker(root, form.tracker)) is not None:
+                needed[named] = f"{form.tracker.file} names it"
+    except OSError as error:
+        return dict.fromkeys(saved, f"{form.tracker.file} may name it: {error.strerror or error}")
+    return needed
+
+
+def _list_best(form: FolderLayout, saved: Mapping[int, Sequence[Path]]) -> Iterator[int]:
+    """The steps that the newest checkpoint with a record of the best one names."""
+    for step in sorted(saved, reverse=True)[:_LOOKS]:
+        named = [name for path in saved[step] for name in _read_best(path, form.best)]
+        if named:
+            steps = (step_of(Path(name), form) for name in named)
+            yield from (step for step in steps if step is not None)
+            return
+
+
+def _read_best(path: Path, best: Sequence[str]) -> list[str]:
+    found: Sequence[object] = ()
+    with suppress(OSError, ValueError):
+        match best:
+            case (file, key):
+                document = file_ends.read_json(path / file)
+                found = [document.get(key)] if isinstance(document, dict) else []
+            case (key,):
+                found = torch_values.find_values(path, key, file_ends.version_of(path.lstat()))
+    return [value for value in found if isinstance(value, str) and value]

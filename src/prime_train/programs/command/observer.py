@@ -1,0 +1,209 @@
+"""Writes the trainer's kinds of events for a command, which writes none: reads output, files and checkpoints.
+
+Its thread starts, signals and deletes nothing. judge.py decides what the end means.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from prime_train import live
+from prime_train.checkpoints import step_folders
+from prime_train.core.rundir import RunDir
+from prime_train.events import Phase, Progress, StopListened
+from prime_train.programs.command.files import GrowingFile
+from prime_train.programs.command.folder_lock import hold_folder
+from prime_train.programs.command.judge import EndRules, SeenEnd, judge_end
+from prime_train.programs.command.live_lines import LiveLine, LiveLines
+from prime_train.programs.command.progress.log_progress import LogProgress
+from prime_train.programs.command.progress.marks import ProgressMark
+from prime_train.programs.command.progress_files import ProgressFiles
+from prime_train.programs.command.reported import keep_reported
+from prime_train.programs.command.trainer import KnownTrainer, know_run
+from prime_train.programs.log_observer import LogObserver
+from prime_train.programs.seen_checkpoints import SeenCheckpoints, compare
+from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.supervise.watches.watch import Alarm
+
+ROLE = "trainer"
+WATCH = "command"
+_LOOK_AROUND_S = 2.0  # for new files and checkpoints
+# The phases of profiles, as the limits of silence know them.
+_PHASES = {"save": "checkpoint", "compile": "compile", "setup": "setup", "data": "data"}
+
+
+def live_folder(run_dir: RunDir, attempt: int) -> Path:
+    """Where prime_train.live reports to."""
+    return run_dir.attempt(attempt) / "live"
+
+
+class CommandObserver(LogObserver):
+    """One attempt of a command."""
+
+    def __init__(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int = 0) -> None:
+        super().__init__(WATCH, run_dir, attempt, ROLE)
+        self._trainer = know_run(run, run_dir)
+        self._spec = run
+        self._resume_step = resume_step
+        self._own_log = run_dir.log(attempt, ROLE)
+        self._target = None if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
+        self._total: int | None = None  # the last step, where only the trainer knows it
+        phases = self._trainer.profile.phases if self._trainer.profile is not None else ()
+        self._output = GrowingFile(self._own_log)
+        self._lines = LogProgress(self._trainer.lines, phases, self._target)
+        self._files = ProgressFiles(self._trainer)
+        self._live = LiveLines(live_folder(run_dir, attempt))
+        self._listens = False
+        self._seen = SeenCheckpoints()
+        self._step, self._reported_step = 0, 0
+        self._loss: float | None = None
+        self._tokens_per_s: float | None = None
+        self._phase = ""
+        self._has_end_line = self._has_stop_line = False
+        self._reports_end = False  # through live
+        self._looked_s = float("-inf")
+
+    def _prepare(self) -> None:
+        self._files.prepare()
+        self._look_at_checkpoints(time.monotonic())
+
+    def _turn(self, *, is_last: bool) -> None:
+        now_s = time.monotonic()
+        for piece in self._output.take():
+            self._take(self._lines.feed(piece))
+        for line in self._live.take():
+            self._take_live(line)
+        if self._is_stopping and self._listens:
+            self._ask_stop()
+        if is_last:
+            self._take(self._lines.finish())
+        if is_last or now_s - self._looked_s >= _LOOK_AROUND_S:
+            self._looked_s = now_s
+            self._take(self._files.take(is_last=is_last))
+            self._report_step()  # before the checkpoints, which follow their step
+            self._look_at_checkpoints(now_s)
+        self._report_step()
+
+    def _take(self, marks: Iterable[ProgressMark]) -> None:
+        for mark in marks:
+            if mark.total and self._target is None and (mark.kind != "step" or mark.counts_steps):
+                self._target = self._total = mark.total
+            if mark.loss is not None and mark.kind in ("step", "loss"):
+                self._loss = mark.loss
+            if mark.tokens_per_s is not None:
+                self._tokens_per_s = mark.tokens_per_s
+            match mark.kind:
+                case "step" if mark.step is not None and mark.counts_steps and mark.step > self._step:
+                    self._step, self._phase = mark.step, ""
+                case "phase":
+                    self._enter(_PHASES.get(mark.phase, "evaluate"), mark.phase)
+                case "save_start":
+                    self._enter("checkpoint", "")
+                case "exit":
+                    self._has_end_line = True
+                case "stop":
+                    self._has_stop_line = True
+
+    def _take_live(self, line: LiveLine) -> None:
+        """A line of a script or callback that reports by itself: it is certain."""
+        if line.listens and not self._listens:
+            self._listens = True
+            self._log.append(StopListened(self._attempt))
+        if line.total:
+            self._target = self._total = line.total
+        self._has_end_line = self._has_end_line or line.finished
+        if line.checkpoint:
+            with suppress(OSError):  # a full disk; the next checkpoint is reported, too
+                keep_reported(self._run_dir, line)
+                self._trainer = know_run(self._spec, self._run_dir)
+        self._reports_end = self._reports_end or line.finished or line.total is not None
+        if line.loss is not None:
+            self._loss = line.loss
+        if line.step > self._step:
+            self._step, self._phase = line.step, ""
+        if line.phase:
+            self._enter(_PHASES.get(line.phase, line.phase), "")
+
+    def _ask_stop(self) -> None:
+        """Create the file that should_stop() looks for. Without it the trainer gets SIGTERM after its grace."""
+        with suppress(OSError):
+            (self._live.folder / live.STOP).touch()
+
+    def _enter(self, phase: str, detail: str) -> None:
+        """Report a phase that is slow on purpose, once until the next step."""
+        if phase != self._phase:
+            self._report_step()
+            self._phase = phase
+            self._log.append(Phase(self._attempt, phase, detail))
+
+    def _report_step(self) -> None:
+        """Report the newest step, at most twice a second: several may have been read at once."""
+        if self._step > self._reported_step:
+            self._reported_step = self._step
+            known = (self._step, self._loss, self._tokens_per_s)
+            self._log.append(Progress(self._attempt, *known, 0, total=self._total))
+
+    def _look_at_checkpoints(self, now_s: float) -> None:
+        """Report the checkpoints that the layout calls complete. In an unknown layout there are none."""
+        folder, layout = self._trainer.checkpoints, self._trainer.layout
+        if folder is None:
+            return
+        self._alarms = () if hold_folder(folder) else (_shared_folder(folder),)
+        if layout is None:
+            return
+        self._seen, events = compare(self._seen, step_folders.checkpoints([folder], layout), now_s, self._attempt)
+        for event in events:
+            self._log.append(event)
+
+    # --- how it ended ---
+
+    def _write_end(self, returncode: int | None) -> None:
+        if self._is_being_ended:
+            return
+        seen = SeenEnd(
+            attempt=self._attempt,
+            returncode=returncode,
+            step=self._step,
+            first_step=self._resume_step,
+            target=self._target,
+            newest_complete=self._seen.newest_complete,
+            is_stopping=self._is_stopping,
+            has_end_line=self._has_end_line,
+            has_stop_line=self._has_stop_line,
+            log=str(self._own_log),
+            loss=math.nan if self._loss is None else self._loss,
+            newest=self._seen.newest,
+        )
+        rules = read_rules(self._trainer)
+        if self._reports_end:  # as if a profile described it
+            rules = replace(rules, is_described=True, zero_is_finished=False, end_line=True)
+        event = judge_end(rules, seen)
+        if event is not None:
+            self._log.append(event)
+
+
+def _shared_folder(folder: Path) -> Alarm:
+    what = f"another supervised run writes into {folder}, too"
+    why = "each of the two would resume from the checkpoints of the other, and delete them"
+    fix = "stop one of them, and give it a folder of its own"
+    return Alarm(WATCH, "shared_folder", str(folder), "alert", "config", what, why, fix, str(folder))
+
+
+def read_rules(trainer: KnownTrainer) -> EndRules:
+    """What the exit codes of a trainer mean, by run.toml and by its profile."""
+    exits, given = trainer.exits, trainer.command.exits
+    return EndRules(
+        title=trainer.title,
+        is_described=trainer.profile is not None,
+        zero_is_finished=exits.zero_is_finished,
+        end_line=exits.end_line,
+        finished=given.finished,
+        failed=given.failed,
+        resumes=tuple(code for code, meaning in exits.codes.items() if meaning.startswith("resume")),
+        bad_node=tuple(code for code, meaning in exits.codes.items() if meaning.startswith("node")),
+    )

@@ -1,0 +1,57 @@
+"""Tells from the lines of a log which profile describes its trainer. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from prime_train.programs.command.progress.lines import LineSplitter
+from prime_train.programs.command.progress.log_progress import match_line, read_prefixes
+from prime_train.registry.trainers import TrainerProfile, trainer_profiles
+
+
+@dataclass(frozen=True, slots=True)
+class LogTrainer:
+    """`name` is empty where no profile takes a line. `taken`: profile -> lines that it is the first to take."""
+
+    name: str
+    taken: Mapping[str, int]
+    lines: int
+
+
+def recognise_log(chunks: Iterable[bytes]) -> LogTrainer:
+    """The profile that takes most lines, of those that take one as the first.
+
+    A progress bar alone shows no trainer, because every program has the same bars; nor does the line of a launcher.
+    """
+    splitter, taken, lines = LineSplitter(), Counter[str](), 0
+    for texts in (*map(splitter.feed, chunks), splitter.finish()):
+        lines += len(texts)
+        for text in texts:
+            name, is_bar = _find_taker(text)
+            taken[name] += bool(name) and not is_bar
+    taken = +taken
+    best = max(trainer_profiles().values(), key=lambda profile: _score(profile, taken))
+    return LogTrainer(best.name if _score(best, taken)[1] else "", dict(taken), lines)
+
+
+def _find_taker(text: str) -> tuple[str, bool]:
+    """The first profile with a line of its own that takes the text, and whether that is a bar."""
+    prefixed = read_prefixes(text)
+    for profile in trainer_profiles().values():
+        found = match_line(prefixed, profile.own_lines)
+        if found is not None:
+            return profile.name, found[0].total_is_last
+    return "", False
+
+
+def _score(profile: TrainerProfile, taken: Mapping[str, int]) -> tuple[bool, int, int]:
+    """Whether it is more than an engine; lines that it takes, with those of the profiles that it is like; its own."""
+    if profile.launcher or profile.name not in taken:
+        return False, 0, 0
+    total, like = taken[profile.name], profile.like
+    while like:
+        total += taken.get(like, 0)
+        like = trainer_profiles()[like].like
+    return not profile.engine, total, taken[profile.name]

@@ -1,0 +1,77 @@
+"""Starts `prime-train run -- COMMAND` in a folder, and waits for what it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from prime_train.core.rundir import RunDir
+from tests.unit.cli.commands import PROGRAM, clean_environment, prime_train, wait_until
+
+TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
+
+
+class Supervised:
+    """A supervisor of a command, as a process of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        given = [str(PROGRAM), "run", "--no-validate", *arguments]
+        self.process = subprocess.Popen(
+            given, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    @property
+    def run_dir(self) -> RunDir:
+        """The only run of the folder."""
+        wait_until(lambda: self.process.poll() is not None or any((self.folder / "runs").glob("*/events")))
+        (path,) = (self.folder / "runs").iterdir()
+        return RunDir(path.resolve())
+
+    def await_text(self, text: str, attempt: int = 1) -> None:
+        """Wait until the log of an attempt has the text."""
+        log = self.run_dir.log(attempt, "trainer")
+        wait_until(
+            lambda: self.process.poll() is not None or (log.exists() and text in log.read_text(errors="replace"))
+        )
+        assert self.process.poll() is None, self.process.communicate()
+
+    def await_end(self) -> tuple[int, str]:
+        """(exit code, standard error)."""
+        _, err = self.process.communicate(timeout=240)
+        return self.process.returncode, err
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
+def read_json(folder: Path, *arguments: str) -> Any:
+    command, *rest = arguments
+    done = prime_train(command, "--json", *rest, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def kill_rank(folder: Path, rank: int) -> None:
+    os.kill(int((folder / f"rank{rank}.pid").read_text()), signal.SIGKILL)
+
+
+def list_marked(run_dir: RunDir) -> list[int]:
+    """The processes that have the mark of the run in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"PRIME_TRAIN_RUN={run_dir.path}".encode() in environment.split(b"\0"):
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,108 @@
+"""The steps, losses and saves of one log, and which profile takes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.programs.command.progress.check_log import check_log, find_end
+from prime_train.programs.command.progress.marks import ProgressMark
+from prime_train.programs.command.progress.recognise_log import recognise_log
+from prime_train.programs.command.progress.series import StepSeries, summarise
+
+TITAN = "[rank0]:[titan] 2026-05-18 16:08:57,435 - root - INFO - "
+HF = "{'loss': '2.1', 'learning_rate': '4e-05', 'epoch': '0.5'}\n"
+TRL = "{'loss': '2.1', 'learning_rate': '4e-05', 'num_tokens': '164', 'epoch': '0.5'}\n"
+
+
+def series(*steps: int, stream: str = "", total: int | None = None) -> StepSeries:
+    marks = [ProgressMark("step", step, total, unit="optimizer step", stream=stream) for step in steps]
+    found = summarise(marks).steps
+    assert found is not None
+    return found
+
+
+def test_a_series_with_a_gap_and_a_restart() -> None:
+    found = series(10, 20, 30, 50, 60, 70, 40, 50, 60, 70, 80, 90, 100, total=1000)
+    assert (found.first, found.last, found.count, found.stride, found.total) == (10, 100, 13, 10, 1000)
+    assert (found.gap_count, found.gaps) == (1, ((30, 50),))
+    assert (found.reset_count, found.resets) == (1, ((70, 40),))
+
+
+def test_steps_that_vary_have_no_gaps() -> None:
+    found = series(1, 4, 5, 9, 11, 20)
+    assert (found.stride, found.gap_count) == (None, 0)
+
+
+def test_the_same_step_of_several_ranks_counts_once() -> None:
+    marks = [ProgressMark("step", step, unit="u", stream=f"rank{rank}") for step in (1, 2, 3) for rank in (1, 0)]
+    found = summarise([*marks, ProgressMark("step", 4, unit="u", stream="rank0")]).steps
+    assert found is not None
+    assert (found.count, found.first, found.last, found.reset_count) == (4, 1, 4, 0)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=60))
+def test_a_series_holds_only_steps_that_were_seen(steps: list[int]) -> None:
+    found = series(*steps)
+    assert {found.first, found.last} <= set(steps)
+    assert found.count <= len(steps)
+    assert all(before > after for before, after in found.resets)
+    assert all(before < after for before, after in found.gaps)
+
+
+def test_the_profile_with_most_lines_is_found() -> None:
+    assert recognise_log([HF.encode() * 3]).name == "hf"
+    found = recognise_log([(HF * 5 + TRL * 2).encode()])
+    assert (found.name, found.taken) == ("trl", {"hf": 5, "trl": 2})
+
+
+def test_bars_and_launchers_show_no_trainer() -> None:
+    bar = "\r 40%|████      | 8/20 [00:04<00:07,  1.68it/s]"
+    failed = "failed (exitcode: 7) local_rank: 1 (pid: 23914) of binary: python\n"
+    found = recognise_log([(bar * 20 + "\n" + failed * 5 + "step 5 done\n").encode()])
+    assert (found.name, found.lines) == ("", 26)
+
+
+def test_an_engine_is_named_only_where_no_trainer_is() -> None:
+    engine = (
+        "[2026-08-22 10:00:00,123] [INFO] [logging.py:128:log_dist] [Rank 0] step=10, skipped=0, lr=[1e-05], mom=[]\n"
+    )
+    megatron = " iteration       10/  500000 | consumed samples:       256000 | lm loss: 2.345678E+00 |\n"
+    assert recognise_log([engine.encode() * 9]).name == "deepspeed"
+    assert recognise_log([(engine * 9 + megatron).encode()]).name == "megatron"
+
+
+def test_what_a_log_says_and_does_not_say(tmp_path: Path) -> None:
+    step = "step: {step:2}  loss:  2.81340  grad_norm:  0.2804  memory:  9.46GiB(64.99%)  tps: 6,939\n"
+    log = "".join(TITAN + step.format(step=number) for number in (1, 10, 20, 30))
+    (tmp_path / "a.log").write_text(log + TITAN + "Saving the checkpoint.\n" + TITAN + "Training completed\n")
+    checked = check_log(tmp_path / "a.log")
+    assert checked.trainer == "torchtitan"
+    assert checked.summary.steps is not None
+    assert (checked.summary.steps.first, checked.summary.steps.last, checked.summary.saves_begun) == (1, 30, 1)
+    assert [text.partition(":")[0] for text in checked.unknown] == [
+        "the last step",
+        "whether each save was completed",
+        "whether it finished",
+    ]
+    assert find_end("torchtitan", checked.summary) is None, "its last line is there also where the data ended early"
+
+
+def test_a_run_that_reached_its_last_step_has_finished(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("".join(f"iter {step}: loss 2.1, time 1.00ms, mfu 1.00%\n" for step in range(9)))
+    assert check_log(tmp_path / "a.log", "nanogpt").summary.steps == StepSeries(
+        "optimizer step", 1, 9, 9, None, 1, 0, (), 0, ()
+    )
+    (tmp_path / "b.log").write_text(" iteration       20/      20 | consumed samples:  256000 | lm loss: 2.3E+00 |\n")
+    checked = check_log(tmp_path / "b.log")
+    assert find_end(checked.trainer, checked.summary) == "finished: 20 of 20 optimizer steps"
+
+
+def test_a_file_of_metrics_is_read_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 5, "loss": 2.5}\n{"step": 10, "loss": 2.25}\n')
+    checked = check_log(tmp_path / "metrics.jsonl")
+    assert (checked.kind, checked.trainer) == ("jsonl", "")
+    assert checked.summary.steps is not None
+    assert (checked.summary.steps.first, checked.summary.steps.last) == (5, 10)
