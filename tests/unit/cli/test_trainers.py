@@ -28,13 +28,13 @@ def test_a_log_is_checked(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "nanogpt" in done.stdout
     assert "1 to 91 (optimizer step), 10 seen, every 10" in done.stdout
-    assert "the last step: no line says it" in done.stdout
+    assert "the last step: no line has it" in done.stdout
     document = json.loads(prime_train("trainers", "check", "train.log", "--json", cwd=tmp_path).stdout)
     assert (document["trainer"], document["steps"]["last"], document["losses"]["count"]) == ("nanogpt", 91, 10)
     assert document["end"] is None
 
 
-def test_a_log_that_no_profile_takes_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_log_that_no_profile_takes_is_reported(tmp_path: Path) -> None:
     (tmp_path / "own.log").write_text("step 5 loss 2.5\nstep 6 loss 2.4\n")
     done = prime_train("trainers", "check", "own.log", cwd=tmp_path)
     assert done.returncode == 4
@@ -44,7 +44,7 @@ def test_a_log_that_no_profile_takes_is_said_to_be_one(tmp_path: Path) -> None:
     assert (again.returncode, json.loads(again.stdout)["trainer"]) == (4, "")
 
 
-def test_wrong_names_are_told(tmp_path: Path) -> None:
+def test_wrong_names_are_refused(tmp_path: Path) -> None:
     missing = prime_train("trainers", "check", "none.log", cwd=tmp_path)
     assert (missing.returncode, "it cannot be read" in missing.stderr) == (2, True)
     folder = prime_train("trainers", "check", ".", cwd=tmp_path)
