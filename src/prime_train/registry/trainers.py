@@ -93,10 +93,9 @@ class SlowPhase(NamedTuple):
 class Recognition(NamedTuple):
     """How a command shows the trainer. Any of the lists is enough.
 
-    `programs` are names of the first word, launchers taken off. `words` match any whole word, the last part of one, or the
-    module after -m. `imports` are top-level imports
-    of the script; where `names` is given, one of them must be imported too. `formats`: config files among the words,
-    by the names of registry/foreign/recognise.toml.
+    `programs` are names of the first word, launchers taken off. `words` match any whole word, the last part of one, or
+    the module after -m. `imports` are top-level imports of the script; where `names` is given, one of them must be
+    imported too. `formats`: config files among the words, by the names of registry/foreign/recognise.toml.
     """
 
     programs: tuple[str, ...] = ()
@@ -152,9 +151,9 @@ class ExitMeaning(NamedTuple):
 class TrainerProfile(NamedTuple):
     """What is known of one trainer. `layouts` are the tables of checkpoints, read by checkpoints/.
 
-    `restarts` and `retention`: the trainer's options for restarts and for deleting checkpoints. `launcher`: it is no trainer,
-    and the lines are among those of every trainer. `engine`: other trainers are built on it, and their profiles come
-    before it.
+    `restarts` and `retention`: the trainer's options for restarts and for deleting checkpoints. `launcher`: it is no
+    trainer, and the lines are among those of every trainer. `engine`: other trainers are built on it, and their
+    profiles come before it.
     """
 
     name: str

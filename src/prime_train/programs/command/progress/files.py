@@ -1,4 +1,4 @@
-"""Opens the reader for a file of progress, and finds the kind of a file from the first bytes. Pure; opens no file itself."""
+"""Chooses the reader for a file of progress, and the kind of a file by the first bytes. Pure; opens no file."""
 
 from __future__ import annotations
 
