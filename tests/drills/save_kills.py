@@ -112,6 +112,8 @@ class KilledRun:
     chance: random.Random
     counts: KillCounts
 
+    _loaded: set[tuple[Path, int]] = field(default_factory=set)
+
     def __post_init__(self) -> None:
         tables = {table["name"]: table for table in trainer_profile(self.trainers.kind).layouts}
         self.out = self.folder / "out"
@@ -165,7 +167,11 @@ class KilledRun:
     def _recover(self) -> None:
         """What a supervisor does before a restart, and what the packages say about it."""
         for found in step_folders.checkpoints(self.places.checkpoints, self.places.layout):
+            version = (found.path, found.path.stat().st_mtime_ns)
+            if found.complete and version in self._loaded:
+                continue
             loads = self.trainers.loads(found.path, self.folder / "check.log")
+            self._loaded |= {version} if loads else set()
             self.counts.wrongly_complete += found.complete and not loads
             self.counts.wrongly_broken += loads and not found.complete
             self.counts.broken += not found.complete

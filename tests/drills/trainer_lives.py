@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -108,16 +109,18 @@ def load(life: dict[str, Any]) -> None:
     say("loads")
 
 
+_IMPORTS = {
+    "hf": ("transformers.trainer", "transformers.models.llama.modeling_llama", "torch._dynamo", "accelerate"),
+    "lightning": ("lightning.pytorch", "torch._dynamo"),
+}
 _KINDS = {"hf": train_hf, "lightning": train_lightning, "load": load}
 
 
 def main() -> None:
     kind = sys.argv[1]
     torch.set_num_threads(1)
-    if kind == "hf":
-        pass
-    else:
-        import lightning.pytorch  # noqa: F401
+    for name in _IMPORTS[kind]:
+        import_module(name)
     say("ready")
     for line in sys.stdin:
         life = json.loads(line)

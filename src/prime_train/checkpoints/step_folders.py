@@ -292,6 +292,7 @@ class StepPlaces:
     weights: tuple[Path, ...] = ()  # weights alone, exported beside a checkpoint
     broadcasts: tuple[Path, ...] = ()  # weights on their way to an inference engine
     rollouts: tuple[Path, ...] = ()
+    temporary: tuple[Path, ...] = ()  # folders in which its saves write temporary files, with the names of the layout
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -303,7 +304,7 @@ class StepPlaces:
         return {"root": str(self.root), "layout": asdict(self.layout), **folders}
 
 
-_FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts")
+_FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts", "temporary")
 
 
 def places_from(document: Mapping[str, Any]) -> StepPlaces:

@@ -43,12 +43,16 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
     """
     run_dir = find(run, Path.cwd())
     found, unreadable = checkpoints.saved(run_dir), fold_events(run_dir).unreadable
+    program, spec = recorded(run_dir)
     document = checkpoints.list_json(run_dir.path.name, found, unreadable, time.time())
+    document |= checkpoints.list_beside(program.places(spec, run_dir))
     if as_json:
         print_json(document)
     else:
         rows = checkpoints.list_rows(document)
         print_table(rows, ("STEP", "SIZE", "AGE", ""), f"no checkpoint in {run_dir.checkpoints}")
+        if beside := checkpoints.beside_rows(document):
+            print_table(beside, ("BESIDE", "SIZE", ""), "")
 
 
 @app.command("verify")

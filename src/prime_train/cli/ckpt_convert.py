@@ -130,7 +130,7 @@ def _choose(run_dir: RunDir, step: int | None) -> SavedCheckpoint:
             what=f"the checkpoints of {program.title} are not converted",
             where=str(run_dir.path),
             why="only the bundled trainer's have a manifest with the hash of every file",
-            fix="prime-rl writes Hugging Face folders itself: see weights/step_N in the directory of its run",
+            fix="take the trainer's own export: prime-rl has weights/step_N, a script has save_pretrained",
         )
     if step is not None:
         chosen = checkpoints.find_checkpoint(run_dir, step)

@@ -37,6 +37,7 @@ from prime_train.events import (
     ServiceReady,
     SignalSent,
     StopAsked,
+    StopListened,
     TrainerEvent,
     TrainerFailed,
     TrainerFinished,
@@ -44,6 +45,7 @@ from prime_train.events import (
 )
 from prime_train.programs import program_of
 from prime_train.programs.bundled import PROGRAM
+from prime_train.spec import ENDLESS_STEPS
 from prime_train.spec.supervision import Heartbeat, PrimeTrain, Recovery, Restart, Watches
 from prime_train.supervise.core import actions
 from prime_train.supervise.core import policy as rules
@@ -373,11 +375,16 @@ SPENT = actions.Close("failed", ExitCode.RETRIES_SPENT, "")
         ("stops_by_file", False, {"stops_by_file": False}),
         ("reports", False, {"reports": False}),
         ("shrinks", False, {"micro_batches": ()}),
+        ("stop_signal", "SIGUSR1", {"stop_signal": "SIGUSR1"}),
+        ("stops_workers", True, {"stops_workers": True}),
+        ("stops_after_save", True, {"stops_after_save": True}),
+        ("is_mute", True, {"is_mute": True}),
         ("", None, {}),
     ],
 )
 def test_the_policy_goes_as_far_as_its_program_can_follow(name: str, value: object, changed: dict[str, Any]) -> None:
-    able = {"stops_by_file": True, "reports": True, "shrinks": True, name: value}
+    able = {"stops_by_file": True, "reports": True, "shrinks": True, "stop_signal": "SIGTERM", "is_mute": False}
+    able |= {"stops_workers": False, "stops_after_save": False, name: value}
     run = fake_run(Path("/runs/a"), 10)
     run = replace(
         run, batch=replace(run.batch, micro_batch=4), prime_train=PrimeTrain(recovery=Recovery(on_oom="shrink"))
@@ -555,6 +562,46 @@ def test_a_trainer_that_looks_for_no_file_gets_a_signal_and_its_grace(
 def test_haste_does_not_kill_before_the_signal_had_its_grace() -> None:
     state = history(*BEGUN, ASKED[0], TERM)
     assert act(state, 5.0, replace(POLICY, stops_by_file=False, stop_grace_s=1.0)) == actions.Wait(6.0)
+
+
+def test_a_signal_to_the_workers_is_waited_for_like_one_to_the_launcher() -> None:
+    policy = replace(POLICY, stops_by_file=False, stops_workers=True, stop_signal="SIGUSR1")
+    asked = [(0.0, OPENED), *launched(), (5.0, StopAsked("SIGINT"))]
+    assert decide(history(*asked), policy, 5.0) == actions.Signal(1, "SIGUSR1", "SIGINT", workers=True)
+    asked.append((5.0, SignalSent(1, "SIGUSR1", "")))
+    assert decide(history(*asked), policy, 6.0) == actions.Wait(5.0 + policy.stop_grace_s)
+
+
+def test_a_trainer_that_saves_only_by_itself_is_ended_after_its_next_checkpoint() -> None:
+    policy = replace(POLICY, stops_by_file=False, stops_after_save=True)
+    until_s = 5.0 + policy.stop_grace_s
+    asked = [(0.0, OPENED), *launched(), (1.0, CheckpointSaved(1, 10, 1, 0.0, 0.0)), (5.0, StopAsked("SIGINT"))]
+    assert decide(history(*asked), policy, 6.0) == actions.Wait(until_s)
+    assert isinstance(decide(history(*asked), policy, until_s), actions.Signal)
+    saved = (9.0, CheckpointSaved(1, 20, 1, 0.0, 0.0))
+    assert decide(history(*asked, saved), policy, 9.0) == actions.Signal(1, "SIGTERM", "SIGINT", roots=True)
+    again = (15.0, StopAsked("SIGINT"))
+    assert isinstance(decide(history(*asked, again), policy, 15.0), actions.Signal)
+
+
+def test_a_trainer_that_looks_for_the_file_gets_no_signal() -> None:
+    policy = replace(POLICY, stops_by_file=False)
+    asked = [(0.0, OPENED), *launched(), (1.0, StopListened(1)), (5.0, StopAsked("SIGINT"))]
+    assert decide(history(*asked), policy, 5.0) == actions.AskStop(1, "SIGINT")
+
+
+def test_an_endless_run_is_over_when_its_trainer_has_finished() -> None:
+    opened = replace(OPENED, max_steps=ENDLESS_STEPS)
+    over = replace(ended(1, 9.0)[1], outcome="finished", what="exit 0; not known")
+    assert decide(history((0.0, opened), *launched(), (9.0, over)), POLICY, 9.0) == actions.Close(
+        "finished", ExitCode.OK, "exit 0; not known"
+    )
+
+
+def test_the_last_step_may_be_known_by_the_trainer_alone() -> None:
+    opened = replace(OPENED, max_steps=ENDLESS_STEPS)
+    state = history((0.0, opened), *launched(), (1.0, Progress(1, 3, None, None, 0, total=60)))
+    assert state.progress_text == "step 3 of 60"
 
 
 PAIR = ("inference", "trainer")

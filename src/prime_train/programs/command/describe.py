@@ -1,4 +1,4 @@
-"""Says in words what is known of a trainer, and what is not. Pure."""
+"""Describes what is known of a trainer, and what is not. Pure."""
 
 from __future__ import annotations
 

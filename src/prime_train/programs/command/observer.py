@@ -1,4 +1,4 @@
-"""Writes the trainer's kinds of events for a command, which writes none: reads its output, its files, its checkpoints.
+"""Writes the trainer's kinds of events for a command, which writes none: reads output, files and checkpoints.
 
 Its thread starts, signals and deletes nothing. judge.py decides what the end means.
 """
@@ -50,7 +50,7 @@ class CommandObserver(LogObserver):
         self._resume_step = resume_step
         self._own_log = run_dir.log(attempt, ROLE)
         self._target = None if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
-        self._total: int | None = None  # the last step, as only the trainer says it
+        self._total: int | None = None  # the last step, where only the trainer knows it
         phases = self._trainer.profile.phases if self._trainer.profile is not None else ()
         self._output = GrowingFile(self._own_log)
         self._lines = LogProgress(self._trainer.lines, phases, self._target)
@@ -63,7 +63,7 @@ class CommandObserver(LogObserver):
         self._tokens_per_s: float | None = None
         self._phase = ""
         self._has_end_line = self._has_stop_line = False
-        self._is_told = False  # the script reports its end through live
+        self._reports_end = False  # through live
         self._looked_s = float("-inf")
 
     def _prepare(self) -> None:
@@ -89,7 +89,7 @@ class CommandObserver(LogObserver):
 
     def _take(self, marks: Iterable[ProgressMark]) -> None:
         for mark in marks:
-            if mark.total and self._target is None:
+            if mark.total and self._target is None and (mark.kind != "step" or mark.counts_steps):
                 self._target = self._total = mark.total
             if mark.loss is not None and mark.kind in ("step", "loss"):
                 self._loss = mark.loss
@@ -115,7 +115,7 @@ class CommandObserver(LogObserver):
         if line.total:
             self._target = self._total = line.total
         self._has_end_line = self._has_end_line or line.finished
-        self._is_told = self._is_told or line.finished or line.total is not None
+        self._reports_end = self._reports_end or line.finished or line.total is not None
         if line.loss is not None:
             self._loss = line.loss
         if line.step > self._step:
@@ -174,7 +174,7 @@ class CommandObserver(LogObserver):
             newest=self._seen.newest,
         )
         rules = read_rules(self._trainer)
-        if self._is_told:  # as if a profile described it
+        if self._reports_end:  # as if a profile described it
             rules = replace(rules, is_described=True, zero_is_finished=False, end_line=True)
         event = judge_end(rules, seen)
         if event is not None:

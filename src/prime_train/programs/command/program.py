@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,7 +147,8 @@ class CommandProgram(RunTomlProgram):
         trainer = trainer_of(run)
         if trainer.checkpoints is None or trainer.layout is None:
             return StepPlaces(run_dir.path, (run_dir.checkpoints,))
-        return StepPlaces(run_dir.path, (trainer.checkpoints,), trainer.layout)
+        temporary = (_find_temporary(trainer.command.env),) if trainer.layout.temporary else ()
+        return StepPlaces(run_dir.path, (trainer.checkpoints,), trainer.layout, temporary=temporary)
 
     def keep(self, run: RunSpec) -> Keep:
         """A trainer may be writing, so unfinished folders are deleted only when nothing writes to them.
@@ -163,6 +165,12 @@ def _absolute(run: RunSpec) -> RunSpec:
     assert run.command is not None, "`refuse` comes first"
     cwd = Path(run.command.cwd).expanduser().absolute()
     return replace(run, command=replace(run.command, cwd=os.path.normpath(cwd)))
+
+
+def _find_temporary(env: Sequence[str]) -> Path:
+    """The folder for the temporary files of the command: its own TMPDIR, or that of prime-train."""
+    given = next((entry.partition("=")[2] for entry in env if entry.startswith("TMPDIR=")), "")
+    return Path(given or tempfile.gettempdir())
 
 
 # --- what cannot be started -------------------------------------------------------------------------

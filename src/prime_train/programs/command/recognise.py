@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +39,7 @@ class NamedConfig(NamedTuple):
 
 
 def recognise(start: CommandStart, cwd: Path) -> FoundTrainer | None:
-    """The first profile that the command fits; None for a trainer that nobody described."""
+    """The first profile that the command fits; None where none does."""
     imported = read_imports(cwd / start.script) if start.script else {}
     configs = list(read_configs(start, cwd))
     for profile in trainer_profiles().values():
@@ -102,7 +101,6 @@ def _literal(value: ast.expr) -> str | None:
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
 
 
-@cache
 def _parse(script: Path) -> ast.Module:
     """The syntax tree of a script; an empty one for a file that is no readable script."""
     try:

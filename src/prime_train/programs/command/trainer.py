@@ -1,4 +1,4 @@
-"""What is known of the trainer of one run: its profile, with what run.toml says in place of it. Starts nothing."""
+"""What is known of the trainer of one run: a profile, and what run.toml has in place of it. Starts nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class KnownTrainer:
 
     @property
     def title(self) -> str:
-        return self.profile.title if self.profile is not None else "a trainer that nobody described"
+        return self.profile.title if self.profile is not None else "a trainer without a profile"
 
     @property
     def resumes_by_live(self) -> bool:
@@ -116,14 +116,14 @@ def _find_profile(name: str) -> TrainerProfile | None:
         raise UserError(
             what=f"there is no profile {name!r}",
             where="command.trainer",
-            why="a profile says how a trainer reports, saves, resumes and stops",
+            why="a profile describes how a trainer reports, saves, resumes and stops",
             fix=f"one of {', '.join(sorted(profiles))}; or take it out",
         )
     return profiles[name] if name else None
 
 
 def _find_folder(command: CommandSpec, profile: TrainerProfile | None, cwd: Path) -> Path | None:
-    """The folder of the checkpoints: as run.toml says, else as the words of the command or the profile say."""
+    """The folder of the checkpoints: as in run.toml, else by the words of the command or the profile."""
     if command.checkpoints.dir:
         return cwd / Path(command.checkpoints.dir).expanduser()
     found = name_folder(profile, read_words(command.argv), cwd) if profile is not None else ""
@@ -157,7 +157,7 @@ def _list_layouts(command: CommandSpec, profile: TrainerProfile | None) -> tuple
             raise UserError(
                 what=f"there is no layout {named!r}",
                 where="command.checkpoints.layout",
-                why="a layout says which files a whole checkpoint has; without one, none counts as complete",
+                why="a layout names the files that a whole checkpoint has; without one, none counts as complete",
                 fix=f"one of {', '.join(sorted(tables))}; or take it out",
             )
         return (read_layout(tables[named], command.processes),)
@@ -176,7 +176,7 @@ def _find_resume(command: CommandSpec, profile: TrainerProfile | None) -> Resume
 
 
 def _find_stop(command: CommandSpec, profile: TrainerProfile | None) -> StopWay:
-    """A trainer that nobody described gets SIGTERM, as every program expects."""
+    """A trainer without a profile gets SIGTERM, as every program expects."""
     way, asked = profile.stop if profile is not None else StopWay(how="signal"), command.stop
     return way._replace(
         how=asked.how or way.how,

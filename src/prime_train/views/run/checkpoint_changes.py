@@ -128,6 +128,8 @@ def _why_kept(item: StoredItem, keep: Keep, newest: StoredItem | None) -> str:
         return f"{'' if item.kind == 'checkpoint' else 'belongs to '}the newest complete checkpoint"
     if every and item.step % every == 0:
         return f"a multiple of keep_every_steps = {every}"
+    if keep.keep_last is not None and keep.keep_last < keep.least_whole:
+        return f"the newest {keep.least_whole} complete ones stay"
     return "within keep_last" if keep.keep_last is not None else "keep_last is not set: add --keep-last N"
 
 

@@ -7,8 +7,11 @@ from typing import Any, Literal, NamedTuple
 
 from prime_train.backups import inventory
 from prime_train.backups.inventory import StoredBackup
+from prime_train.checkpoints.aside import measure_aside
 from prime_train.checkpoints.layout import MANIFEST, SavedCheckpoint, inspect
+from prime_train.checkpoints.leftovers import find_leftovers
 from prime_train.checkpoints.packing_plan import sum_sizes
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes, format_seconds
@@ -104,6 +107,33 @@ def _remarks(one: Mapping[str, Any]) -> Iterator[str]:
         yield "used by a resume"
 
 
+def list_beside(places: StepPlaces) -> dict[str, Any]:
+    """What another trainer's kills left beside its checkpoints, for the document of `ckpt list --json`.
+
+    Empty for a program whose saves leave nothing there.
+    """
+    if not places.layout.proofs:
+        return {}
+    aside = measure_aside(places)
+    left = [one for folder in places.temporary for one in find_leftovers(folder, places.layout.temporary)]
+    return {
+        "set_aside": [{"path": str(path), "size_bytes": size_bytes} for path, size_bytes in aside.items()],
+        "temporary": [{"path": str(one.path), "size_bytes": one.size_bytes} for one in left],
+    }
+
+
+_BESIDE = {  # what it is, and what may be done with it
+    "set_aside": "broken, set aside before a restart; delete it when you do not want to look at it",
+    "temporary": "a temporary file of a save; left by a kill if no trainer is saving, and then of no use",
+}
+
+
+def beside_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """path, size, remark."""
+    found = [(one, remark) for name, remark in _BESIDE.items() for one in document.get(name, ())]
+    return [(one["path"], format_bytes(one["size_bytes"]), remark) for one, remark in found]
+
+
 class VerifyResult(NamedTuple):
     """One checkpoint that was read. "unfinished": its save did not end; "whole": only the file lengths were checked."""
 
@@ -122,8 +152,10 @@ def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = N
 
     If the program writes no hashes, only the lengths of files are compared with torch's metadata.
     """
-    program, _ = recorded(run_dir)
+    program, run = recorded(run_dir)
     lengths_only = f"all file lengths are correct; contents not checked, because {program.title} writes no hashes"
+    if program.places(run, run_dir).layout.proofs:
+        lengths_only = "no file is missing or cut; other damage does not show, because the trainer writes no hashes"
     for candidate in _choose(run_dir, step):
         if not program.keeps_hashes:
             state: Literal["whole", "unfinished"] = "whole" if candidate.complete else "unfinished"

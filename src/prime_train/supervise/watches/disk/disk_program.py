@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from prime_train.checkpoints.aside import measure_aside
+from prime_train.checkpoints.leftovers import find_leftovers
 from prime_train.checkpoints.step_folders import StepPlaces, places_from
 from prime_train.checkpoints.stock import Stock
 from prime_train.supervise.watches.disk.sample import DiskSample, Refusal, Space
@@ -31,7 +33,10 @@ def look(places: StepPlaces, stock: Stock) -> DiskSample:
     folders = _list_folders(places)
     items = stock.take(time.time())
     counted = {path for item in items for path in item.paths}
+    left = [one for folder in places.temporary for one in find_leftovers(folder, places.layout.temporary)]
+    aside_bytes = sum(measure_aside(places).values())
     own_bytes = sum(item.size_bytes for item in items) + _measure_rest(places.root, counted)
+    own_bytes += aside_bytes + sum(one.size_bytes for one in left)
     spaces, refusals = [], []
     for folder in folders:
         spaces.append(_measure_space(folder))
@@ -45,7 +50,8 @@ def look(places: StepPlaces, stock: Stock) -> DiskSample:
 def _list_folders(places: StepPlaces) -> list[Path]:
     """One existing folder of each file system that the run writes to, that of the checkpoints first."""
     found: dict[int, Path] = {}
-    for folder in (places.checkpoints[0], places.root, *places.folders):
+    # A whole checkpoint must fit where a save writes its temporary file.
+    for folder in (places.checkpoints[0], places.root, *places.folders, *places.temporary):
         existing = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
         found.setdefault(existing.stat().st_dev, existing)
     return list(found.values())

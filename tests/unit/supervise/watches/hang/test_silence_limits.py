@@ -258,3 +258,21 @@ def test_the_same_hour_that_stops_dead_is_found_when_its_limit_has_passed(last_s
     assert found is not None
     assert found.limit_s == limit_s
     assert limit_s <= found.silent_s <= limit_s + 1
+
+
+def test_a_trainer_without_readable_steps_is_no_hang_while_its_processes_work() -> None:
+    """Its checkpoints are events too, and say nothing about the next one."""
+    limits = SilenceLimits(reports=False, is_mute=True)
+    saved = Learned(1, heard=True)
+    assert compute_limit_s(saved, "start", limits) == CEILING_S
+    policy = Policy(reports=False, is_mute=True)
+    state = State()
+    for number, event in enumerate(
+        (RunOpened("r", 1, 300, "0"), LaunchAsked(1, 0), ChildStarted(1, "trainer", 1, 1, ""))
+    ):
+        state = fold(state, Record(0.0, "supervisor", number, event))
+    now_s = 10 * CEILING_S
+    found = decide(state, policy, now_s)
+    assert isinstance(found, FindHang)
+    assert found.until_s > now_s  # so processes that are seen at work go on
+    assert compute_limit_s(saved._replace(steps_seen=1), "train", limits) < CEILING_S
