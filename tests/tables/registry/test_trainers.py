@@ -112,7 +112,7 @@ def test_a_word_that_may_be_a_value_is_no_sign_of_a_trainer() -> None:
             assert not any(re.fullmatch(pattern, word) for word in plain + scripts), (profile.name, pattern)
 
 
-def test_a_profile_inherits_what_it_does_not_say() -> None:
+def test_a_profile_inherits_what_it_leaves_out() -> None:
     hf, axolotl = trainer_profile("hf"), trainer_profile("axolotl")
     assert axolotl.lines[-len(hf.lines) :] == hf.lines
     assert axolotl.layout_names == hf.layout_names

@@ -1,7 +1,7 @@
 """Decides which progress bar counts the steps of a training, and counts bars of epochs. Pure.
 
-The bars of a training, of an evaluation and of any loop look alike. Only the total tells them apart, and a log may not
-say it. So a bar counts where its total is known, or once the log shows that it is the bar of the training: it goes on
+The bars of a training, of an evaluation and of any loop look alike. Only the total differs, and a log may not
+state it. So a bar counts where the total is known, or once the log shows that it is the bar of the training: it goes on
 after a loss, or after another bar once an evaluation was printed.
 """
 
@@ -18,7 +18,7 @@ _MOST_BARS = 64
 
 @dataclass(slots=True)
 class _Bar:
-    """One total. `held`: the steps that count once it is certain. `loss_at`: its step when a loss came."""
+    """One total. `held`: the steps that count once it is certain. `loss_at`: the step when a loss came."""
 
     last: int = 0
     held: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_HELD))
@@ -39,7 +39,7 @@ class BarChooser:
         self._is_over = False  # the summary of a training was seen
 
     def know(self, total: int) -> None:
-        """The log itself says the last step."""
+        """The log itself states the last step."""
         if not self._is_given:
             self.total, self._last, self._doubted, self._is_over = total, 0, False, False
             self._bars.clear()
@@ -126,7 +126,7 @@ class EpochCounter:
     def count(self, epoch: float | None, step: int | None, total: int | None) -> int | None:
         """The count since the first epoch; None where it is not known. `epoch` counts from 0.
 
-        A bar at 0 counts nothing, because it is drawn once more at the end of its epoch.
+        A bar at 0 counts nothing, because it is drawn once more at the end of an epoch.
         """
         number = parse_count(epoch)
         if number is None or not step or total is None or step > total:
