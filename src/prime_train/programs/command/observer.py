@@ -23,7 +23,8 @@ from prime_train.programs.command.live_lines import LiveLine, LiveLines
 from prime_train.programs.command.progress.log_progress import LogProgress
 from prime_train.programs.command.progress.marks import ProgressMark
 from prime_train.programs.command.progress_files import ProgressFiles
-from prime_train.programs.command.trainer import KnownTrainer, trainer_of
+from prime_train.programs.command.reported import keep_reported
+from prime_train.programs.command.trainer import KnownTrainer, know_run
 from prime_train.programs.log_observer import LogObserver
 from prime_train.programs.seen_checkpoints import SeenCheckpoints, compare
 from prime_train.spec import ENDLESS_STEPS, RunSpec
@@ -46,7 +47,8 @@ class CommandObserver(LogObserver):
 
     def __init__(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int = 0) -> None:
         super().__init__(WATCH, run_dir, attempt, ROLE)
-        self._trainer = trainer_of(run)
+        self._trainer = know_run(run, run_dir)
+        self._spec = run
         self._resume_step = resume_step
         self._own_log = run_dir.log(attempt, ROLE)
         self._target = None if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
@@ -115,6 +117,10 @@ class CommandObserver(LogObserver):
         if line.total:
             self._target = self._total = line.total
         self._has_end_line = self._has_end_line or line.finished
+        if line.checkpoint:
+            with suppress(OSError):  # a full disk; the next checkpoint is reported, too
+                keep_reported(self._run_dir, line)
+                self._trainer = know_run(self._spec, self._run_dir)
         self._reports_end = self._reports_end or line.finished or line.total is not None
         if line.loss is not None:
             self._loss = line.loss
