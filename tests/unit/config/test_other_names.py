@@ -55,7 +55,7 @@ def explain(at: KeyPath, key: str, value: Any) -> Fault:
     return explain_unknown(known, TABLES[at], path, value)
 
 
-def places_told(fault: Fault) -> set[str]:
+def find_places(fault: Fault) -> set[str]:
     """The keys that a patch sets, and those that the words name in place of the key."""
     named = re.findall(r"its name here is ([\w. ]+?)(?:;|$)", fault.what)
     return {place for place, made in fault.patch.items() if made is not None} | {
@@ -104,12 +104,12 @@ def test_a_suggestion_is_what_the_key_means_in_its_program(at: KeyPath) -> None:
             continue
         right = BY_HAND["", key] | BY_HAND.get((dotted(at), key), frozenset())
         for value in VALUES:
-            told = places_told(explain(at, key, value))
+            told = find_places(explain(at, key, value))
             assert told <= right, (at, key, value, told)
 
 
 @pytest.mark.parametrize(("table", "key"), [each for each in BY_HAND if each[0]])
-def test_a_key_in_a_table_of_torchtitan_is_told_as_it_is_meant(table: str, key: str) -> None:
+def test_a_key_in_a_table_of_torchtitan_has_its_own_meaning(table: str, key: str) -> None:
     """Its table is named where it has another name here; of other tables the keys are listed with their places."""
     right = BY_HAND[table, key]
     at = tuple(other_names("run").tables.get(table, table).split("."))
@@ -117,7 +117,7 @@ def test_a_key_in_a_table_of_torchtitan_is_told_as_it_is_meant(table: str, key: 
         if key in TABLES[at].fields:
             assert dotted((*at, key)) in right
         else:
-            assert places_told(explain(at, key, 8)) <= right
+            assert find_places(explain(at, key, 8)) <= right
         return
     findings = lint(f"[run]\nmax_steps = 1\n[{table}]\n{key} = 8\n", "run.toml").findings
     (finding,) = (each for each in findings if each.key == table)
