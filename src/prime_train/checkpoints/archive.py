@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def _add_edits(folder: Path, entry: ManifestEntry, edits: Edits) -> ManifestEntr
     if _hash(read_head(folder, entry.name, entry.size_bytes)).hexdigest() != entry.sha256:
         raise DamagedError(f"{entry.name} does not match its SHA-256")
     after = _hash(read_head(folder, entry.name, entry.size_bytes, edits)).hexdigest()
-    return replace(entry, sha256=after, sha256_as_saved=entry.sha256, edits=edits)
+    return entry._replace(sha256=after, sha256_as_saved=entry.sha256, edits=edits)
 
 
 def _hash(pieces: Iterator[bytes]) -> hashlib._Hash:
@@ -108,7 +108,7 @@ def _pack_file(folder: Path, entry: ManifestEntry, packing: _Packing) -> Manifes
                 raise
             segment = PackedSegment(name, part.start, stored_bytes, before[number])
             edits = entry.edits if part.start else NO_EDITS
-            entry = replace(entry, kept_bytes=part.start, segments=(segment, *entry.segments), edits=edits)
+            entry = entry._replace(kept_bytes=part.start, segments=(segment, *entry.segments), edits=edits)
             # In this order: after a kill between the two, some bytes are there twice, and none is lost.
             layout.update_entry(folder, entry)
             _cut(path, part.start)
@@ -159,7 +159,7 @@ def _restore_file(folder: Path, entry: ManifestEntry, pool: ThreadPoolExecutor, 
             raise DamagedError(f"{segment.file} does not unpack: {error}") from None
         # The file may have just got its name, which must be on the disk before the segment is deleted.
         sync(path.parent)
-        entry = replace(entry, kept_bytes=rest[0].start if rest else entry.size_bytes, segments=tuple(rest))
+        entry = entry._replace(kept_bytes=rest[0].start if rest else entry.size_bytes, segments=tuple(rest))
         layout.update_entry(folder, entry)
         (folder / segment.file).unlink()
 

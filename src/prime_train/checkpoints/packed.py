@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from prime_train.checkpoints import lossy, planes
 from prime_train.checkpoints.lossy import NO_EDITS, Edits, parse_edits
@@ -45,8 +45,7 @@ class PackedSegment:
     sha256_before: str
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestEntry:
+class ManifestEntry(NamedTuple):  # thousands are made for a list of checkpoints, which a dataclass takes longer for
     """The size of a file, its hash as it was saved or with rounded moments (`sha256_as_saved`), and how it is kept."""
 
     name: str

@@ -9,7 +9,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +169,8 @@ def test_a_manifest_is_json_that_a_person_can_read(folder: Path) -> None:
 def test_an_entry_is_replaced_and_the_others_stay(folder: Path) -> None:
     index, first, second = layout.entries(folder)
     assert (first.name, second.name) == ("deeper/0.distcp", "deeper/1.distcp")
-    layout.update_entry(folder, replace(second, size_bytes=4, kept_bytes=4))
-    assert layout.entries(folder) == [index, first, replace(second, size_bytes=4, kept_bytes=4)]
+    layout.update_entry(folder, second._replace(size_bytes=4, kept_bytes=4))
+    assert layout.entries(folder) == [index, first, second._replace(size_bytes=4, kept_bytes=4)]
     assert layout.inspect(folder).problem == "deeper/1.distcp has 10 of 4 bytes"
 
 

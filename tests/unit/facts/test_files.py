@@ -254,7 +254,7 @@ def test_many_endless_globs_are_one_search(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_search_of_the_whole_machine_ends_without_a_match() -> None:
     (found,) = source_files(
-        (Source(kind="files", path="/**/no-such-file.txt"),), FileSearch(SearchBounds(entries=2_000))
+        (Source(kind="files", path="/**/absent-everywhere.txt"),), FileSearch(SearchBounds(entries=2_000))
     )
     assert (found.files, found.problem, found.unknown) == (0, "", "the search for files was ended after 2,000 entries")
 
