@@ -16,10 +16,6 @@ _LOSS = {"loss": 1.0, "tokens_per_s": 1.0, "tokens_seen": 1}
 FORGED: dict[str, tuple[str, dict[str, Any], str]] = {
     "step": ("trainer-002-rank0", {"kind": "progress", "attempt": 2, "step": 10**15} | _LOSS, "its step is 1,000,000,"),
     "position": ("supervisor", {"n": 2**63 - 1, "kind": "clock_jumped", "jump_s": 1.0}, "its position is outside"),
-        "supervisor",
-        {"kind": "run_opened", "run": "x", "pid": 2**62, "max_steps": 1, "version": ""},
-        "its pid is",
-    ),
 }
 # Each with the exit codes that it may have: the logs of this run are gone, and no supervisor runs it.
 COMMANDS = {
