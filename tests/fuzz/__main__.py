@@ -27,11 +27,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--read-only", action="store_true", help="only read the runs, and continue none")
     parser.add_argument("--torch", action="store_true", help="train with the real loop")
     parser.add_argument("--ranks", type=int, default=1, help="of the trainer; two train with the real loop")
+    parser.add_argument("--only", nargs="*", default=(), help="areas or kinds of damage, such as manifest and forge")
     parser.add_argument("--root", type=Path, help="keep templates and the last case in this folder")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
         stage = Stage((given.root or Path(temporary)).resolve(), given.torch or given.ranks > 1, given.ranks)
-        failures = run(stage, range(given.seed, given.seed + given.cases), Plan(given.limit_s, not given.read_only))
+        failures = run(
+            stage,
+            range(given.seed, given.seed + given.cases),
+            Plan(given.limit_s, not given.read_only, tuple(given.only)),
+        )
     return 1 if failures else 0
 
 
@@ -55,7 +60,8 @@ def run(stage: Stage, seeds: range, plan: Plan) -> list[Failure]:
             for failure in found:
                 failures.append(failure)
                 loop = f" --ranks {stage.ranks}" if stage.ranks > 1 else " --torch" if stage.torch else ""
-                again = f"python -m tests.fuzz --seed {seed} --cases 1{loop}"
+                only = f" --only {' '.join(plan.only)}" if plan.only else ""
+                again = f"python -m tests.fuzz --seed {seed} --cases 1{loop}{only}"
                 _print(f"{seed} [{failure.area}] {failure.damage}\n    {failure.what}\n    {again}")
     summary = {
         "cases": codes.total(),

@@ -146,11 +146,12 @@ def _judge_kill(stage: Stage, bucket: JudgedBucket, played: Played, truth: Truth
     """`moves`: the run goes on where its checkpoints are not, as on another machine."""
     if moves:
         yield from (f"left running: {line}" for line in reap(set()))
-        shutil.rmtree(stage.run_dir.checkpoints, ignore_errors=True)
+        if STEPS not in _steps(stage):  # the events of a run that is over would call it finished without it
+            shutil.rmtree(stage.run_dir.checkpoints, ignore_errors=True)
     when = f"after kill {len(played.done)} ({played.done[-1]})"
     yield from (f"{when}: {text}" for text in list_wrong_checkpoints(stage.run_dir.checkpoints, truth))
     yield from (f"{when}: {text}" for text in bucket.judge(is_quiet=moves))
-    if moves:
+    if moves and STEPS not in _steps(stage):
         played.complete[max(played.complete)] = {bucket.newest} - {0}
 
 

@@ -53,6 +53,7 @@ class Plan(NamedTuple):
 
     limit_s: float = 60.0  # longest time of a command
     trains: bool = True
+    only: tuple[str, ...] = ()  # areas or kinds of damage; empty = all
 
 
 def play(
@@ -64,7 +65,7 @@ def play(
     identity = identify(stranger.pid)
     assert identity is not None, "the stranger of an earlier case was killed"
     before = digest(stage.canary)
-    done = damage(stage, chance, (identity.pid, identity.start_ticks))
+    done = damage(stage, chance, (identity.pid, identity.start_ticks), plan.only)
     problems: list[str] = []
     end = "read"
     for words in chance.sample(READERS, 2):
@@ -100,6 +101,8 @@ def _judge_reader(words: tuple[str, ...], ended: Ended) -> Iterator[str]:
 def _judge_run(stage: Stage, reference: Reference, template: str, done: Done, ended: Ended) -> Iterator[str]:
     if ended.code is None:
         yield f"run: no end within {ended.wall_s:.0f} s: {_last(ended.text)}"
+    elif done.kind == "forge" and ended.code in {0, ExitCode.RESUMABLE}:
+        return  # a forged record may tell another story, which is no damage
     elif ended.code == 0:
         excused = template == "finished" and done.area in ("checkpoint", "manifest", "step folder", "folder")
         yield from _compare(stage, reference, done, excused=excused)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz import forged
 from tests.fuzz.stage import Stage
+from tests.fuzz.values import TEXTS
 
 HOUR_S = 3600.0
 
@@ -26,8 +28,8 @@ class Done:
     text: str
 
 
-def damage(stage: Stage, chance: random.Random, stranger: tuple[int, int]) -> Done:
-    """Do one damage. `stranger`: pid and start ticks of a process that belongs to no run."""
+def damage(stage: Stage, chance: random.Random, stranger: tuple[int, int], only: Sequence[str] = ()) -> Done:
+    """Do one damage. `stranger`: pid and start ticks of a process that belongs to no run. `only`: areas or kinds."""
     while True:
         area = chance.choices(list(AREAS), weights=[weight for weight, _ in AREAS.values()])[0]
         found = [path for path in AREAS[area][1](stage) if os.path.lexists(path)]
@@ -36,6 +38,8 @@ def damage(stage: Stage, chance: random.Random, stranger: tuple[int, int]) -> Do
         path = chance.choice(sorted(found))
         kinds = _kinds(path, area)
         name = chance.choice(sorted(kinds))
+        if only and area not in only and name not in only:
+            continue
         detail = kinds[name](Target(stage, path, chance, stranger))
         if detail is not None:
             return Done(area, name, f"{path.relative_to(stage.run_dir.path)}: {name} {detail}".strip())
@@ -198,13 +202,6 @@ LINES: dict[str, Kind] = {
 
 # --- JSON values ----------------------------------------------------------------------------------------
 
-DEEP = "[" * 200_000
-VALUES = (
-    *("null", "[]", "{}", '"x"', '""', "true", "-1", "0", "1.5", "1e999", "-1e999", "NaN", "1" + "0" * 400),
-    *("1000000", "9223372036854775808", '"../../.."', '"/etc/hostname"', '"a\\u0000b"', '"\\ud800"', '[[["x"]]]'),
-    *(DEEP, '"' + "x" * 300_000 + '"', '{"a": {"b": 1}}', "[1, null]"),
-)
-
 
 def _value(target: Target) -> str | None:
     """Replace one value of the document, or of one line, by one of another type or size."""
@@ -265,7 +262,7 @@ _MARK = "\uffff"
 def _replace_value(raw: Any, chance: random.Random) -> tuple[str, str]:
     places = list(_places(raw))
     holder, key = chance.choice(places)
-    value = chance.choice(VALUES)
+    value = chance.choice(TEXTS)
     holder[key] = _MARK
     text = json.dumps(raw, ensure_ascii=False).replace(json.dumps(_MARK, ensure_ascii=False), value)
     return text, f"{key} = {value[:30]}"
@@ -339,7 +336,19 @@ def _stranger_child(target: Target) -> str | None:
     return f"pid {pid}" if changed else None
 
 
+def _forge(target: Target) -> str | None:
+    """A record with a strange number or text, and a checksum that fits."""
+    try:
+        line = forged.forge(target.path, target.chance, is_trainers=target.path.stem.startswith("trainer"))
+    except (ValueError, IndexError):
+        return None
+    with open(target.path, "ab") as file:
+        file.write(line)
+    return f"{line[:300]!r}"
+
+
 EVENTS: dict[str, Kind] = {
+    "forge": _forge,
     "foreign line": _foreign_line,
     "shift clock": _shift_clock,
     "stranger child": _stranger_child,

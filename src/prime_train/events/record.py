@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 from prime_train.core.units import counted
-from prime_train.events.bounds import LATEST_S, MOST_LINES, explain_excess
+from prime_train.events.bounds import LATEST_S, MOST_LINES, explain_excess, range_of
 from prime_train.events.supervisor_events import *  # noqa: F403
 from prime_train.events.supervisor_events import AttemptEnded, LaunchAsked, SupervisorEvent
 from prime_train.events.trainer_events import *  # noqa: F403
@@ -217,8 +217,11 @@ def _value(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
         value, kind = float(value), float
     if kind not in kinds:
         raise TypeError
-    if excess := explain_excess(name, value):
-        raise _RangeError(excess)
+    if kind is int or kind is float:
+        least, most = range_of(name, kind is float)
+        # The comparison first, because a long run has millions of numbers.
+        if not least <= value <= most and (excess := explain_excess(name, value)):
+            raise _RangeError(excess)
     return value
 
 

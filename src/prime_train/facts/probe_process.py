@@ -84,7 +84,7 @@ def read_answer(
     last = answer.out.splitlines()[-1:]
     try:
         output = json.loads("".join(last))
-    except ValueError:
+    except (ValueError, RecursionError):
         output = None
     if isinstance(output, dict) and answer.code == 0:
         return output

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from prime_train.away.verdict import wandb_program
 from prime_train.away.verdict.remote_verdict import judge
-from prime_train.away.verdict.wandb_reading import check_path, parse, read_run
+from prime_train.away.verdict.wandb_reading import LIMIT_S, check_path, parse, read_run
 from prime_train.core.errors import UserError
 from tests.fakes.wandb_server import RunRecord, WandbServer
 from tests.unit.away.histories import HISTORIES, START_S, History, Poll, observed, reading_of, record_of, run_dir_s
@@ -25,6 +25,7 @@ from tests.unit.cli.commands import clean_environment
 
 PATH = "me/nano/abc123"
 REQUEST_S = 3
+SILENT_LIMIT_S = 20.0
 
 # The program that read_run starts, asked more than once: the import of wandb and its service take two CPU-seconds.
 CLIENT = """
@@ -84,7 +85,9 @@ def test_a_history_is_judged_rightly(history: History, shared: tuple[WandbServer
         if poll.mood == "well":
             reading = parse(ask(), observed(history, poll))
         else:
-            reading = read_run(PATH, observed(history, poll), {}, REQUEST_S)
+            # A server that answers nothing is not known sooner by a longer wait.
+            limit_s = SILENT_LIMIT_S if poll.mood == "silent" else LIMIT_S
+            reading = read_run(PATH, observed(history, poll), {}, REQUEST_S, limit_s)
         expected = reading_of(history, poll)
         if expected.problem:
             assert reading.problem == expected.problem, reading

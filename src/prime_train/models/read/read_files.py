@@ -48,7 +48,7 @@ def read_model_files(
         if "refused" in output:
             return RefusedRead(ReadFault(output["refused"][0]), output["refused"][1])
         return from_json(output)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return RefusedRead(
             ReadFault.UNREACHABLE, answer.last_line or f"reading the files ended with exit code {answer.code}"
         )

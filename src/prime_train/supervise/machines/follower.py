@@ -23,6 +23,7 @@ from prime_train.core.process_id import own_identity
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower, encode
+from prime_train.events.bounds import MOST_ATTEMPTS, MOST_STEPS
 from prime_train.spec import RunSpec, to_json
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.program import Launch, Program
@@ -187,7 +188,8 @@ class _Follower:
 
     def _launch(self, message: Message) -> None:
         attempt, resume_step, micro_batch = (message[name] for name in ("attempt", "resume_step", "micro_batch"))
-        if attempt < 1 or resume_step < 0 or not 0 < micro_batch <= self.run.batch.micro_batch:
+        is_known = 0 < attempt <= MOST_ATTEMPTS and 0 <= resume_step <= MOST_STEPS
+        if not is_known or not 0 < micro_batch <= self.run.batch.micro_batch:
             raise Lost(f"it asked for attempt {attempt} from step {resume_step} with micro-batch {micro_batch}")
         run = self.run if micro_batch == self.run.batch.micro_batch else shrink(self.run, micro_batch)
         make_folder(self.run_dir.path)

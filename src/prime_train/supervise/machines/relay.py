@@ -181,8 +181,11 @@ _REASONS = {
 
 
 def _print(text: str, end: str = "\n") -> None:
-    """Write to the log of the relay, which is searched for causes like that of a trainer."""
-    sys.stdout.write(text + end)
+    """Write to the log of the relay, which is searched for causes like that of a trainer.
+
+    JSON can hold half a character, which no file stores.
+    """
+    sys.stdout.write(text.encode(errors="replace").decode() + end)
     sys.stdout.flush()
 
 

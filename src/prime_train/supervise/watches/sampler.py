@@ -85,7 +85,7 @@ class Sampler:
     def _read(self, child: subprocess.Popen[str]) -> None:
         assert child.stdout is not None
         while line := child.stdout.readline(_LONGEST_LINE):
-            with contextlib.suppress(json.JSONDecodeError):  # a line that was torn when the child was killed
+            with contextlib.suppress(ValueError, RecursionError):  # a line that was torn when the child was killed
                 self._samples.append(json.loads(line))
                 self._received_s = time.monotonic()
 

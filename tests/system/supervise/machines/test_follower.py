@@ -94,6 +94,22 @@ def run_follower(machine_0: Machine0, folder: Path, limit_s: float = 30.0) -> tu
     return follow(run, RunDir(folder), machines, Program(), "config", notes.append), notes
 
 
+@pytest.mark.parametrize("asked", [launch(10**300), launch(1, 10**300), launch(0), launch(1, -1), launch(1, 0, 10**9)])
+def test_an_attempt_that_no_run_can_have_is_not_started(machine_0: Machine0, tmp_path: Path, asked: Message) -> None:
+    def play() -> None:
+        first = machine_0.accept()
+        first.send(asked)
+        machine_0.accept().send({"kind": "closed", "code": 0})
+        first.close()
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    code, _ = run_follower(machine_0, tmp_path)
+    thread.join()
+    assert code == ExitCode.OK
+    assert not (tmp_path / "resolved.json").exists()
+
+
 def test_a_machine_runs_attempts_until_the_run_ends(machine_0: Machine0, tmp_path: Path) -> None:
     """An attempt that machine 0 ends, one whose connection breaks, one that fails, and the end of the run."""
     pids: list[int] = []

@@ -126,6 +126,13 @@ def test_a_machine_that_leaves_while_it_joins_may_come_again(run: Run) -> None:
     assert answers(run.join(1)) == [LAUNCH]
 
 
+@pytest.mark.usefixtures("capfd")  # a file, which stores UTF-8 alone
+def test_half_a_character_in_what_a_machine_prints_ends_nothing(run: Run) -> None:
+    follower = run.join(1)
+    run.send(follower, kind="log", text="\ud800")
+    assert run.relay.failed is None
+
+
 def test_only_machines_of_the_run_may_connect(run: Run) -> None:
     stranger = run.connect(8)
     assert stranger.socket.recv(1) == b""

@@ -7,7 +7,6 @@ learn.microsoft.com/azure/virtual-machines/linux/scheduled-events.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
+from prime_train.core.outside import parse_json
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 GCP_NOTICE_S = 30.0  # Google gives no time; the machine stops 30 s after the notice
@@ -129,7 +129,7 @@ def _iso_s(value: object) -> float | None:
 
 def _load(body: str) -> dict[str, Any]:
     try:
-        raw = json.loads(body)
+        raw = parse_json(body)
     except ValueError:
         return {}
     return raw if isinstance(raw, dict) else {}

@@ -25,6 +25,7 @@ MACHINE = "trainer_3"
         (200, '{"action": "stop", "time": "soon"}', "unreadable"),
         (200, "<html>", "unreadable"),
         (200, "[]", "unreadable"),
+        (200, "[" * 100_000, "unreadable"),
     ],
 )
 def test_aws(status: int, body: str, found: object) -> None:
