@@ -151,6 +151,22 @@ _FILES = {name: name for name in ("axolotl", "ms-swift", "torchtitan", "torchtun
 TABLES = (
     Table(
         "docs/estimate.md",
+        "| rows | n | fitted: mean |",
+        "estimate_memory",
+        {name: {"group": group} for name, group in _PROGRAMS.items()},
+        {
+            "n": _memory("prime-train", "n"),
+            "fitted: mean": _memory("prime-train", "mean"),
+            "left out: mean": _memory("prime-train, table left out", "mean"),
+            "median": _memory("prime-train, table left out", "median"),
+            "within 10 %": _memory("prime-train, table left out", "within_10_percent"),
+            "above": _memory("prime-train, table left out", "bound_above"),
+            "inside": _memory("prime-train, table left out", "inside"),
+            "refused": _memory("prime-train, table left out", "refused"),
+        },
+    ),
+    Table(
+        "docs/estimate.md",
         "| files of | n | mean |",
         "estimate_foreign",
         {name: {"group": group} for name, group in _FILES.items()},
@@ -164,22 +180,6 @@ TABLES = (
             "accelerate": _memory("accelerate estimate-memory 1.15.0", "mean"),
             "DeepSpeed": _memory("DeepSpeed estimate_zero3 (its formula)", "mean"),
             "README": _memory("LLaMA-Factory README, Hardware Requirement", "mean"),
-        },
-    ),
-    Table(
-        "docs/estimate.md",
-        "| rows | n | fitted: mean |",
-        "estimate_memory",
-        {name: {"group": group} for name, group in _PROGRAMS.items()},
-        {
-            "n": _memory("prime-train", "n"),
-            "fitted: mean": _memory("prime-train", "mean"),
-            "left out: mean": _memory("prime-train, table left out", "mean"),
-            "median": _memory("prime-train, table left out", "median"),
-            "within 10 %": _memory("prime-train, table left out", "within_10_percent"),
-            "above": _memory("prime-train, table left out", "bound_above"),
-            "inside": _memory("prime-train, table left out", "inside"),
-            "refused": _memory("prime-train, table left out", "refused"),
         },
     ),
     Table(

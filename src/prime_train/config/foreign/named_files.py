@@ -15,6 +15,8 @@ from prime_train.config.foreign.recipe.fields import formats, mapping_of, value_
 from prime_train.config.foreign.values import ForeignPart
 from prime_train.toml.document import KeyPath
 
+_INSIDE = "data_files"  # of the data set whose source or path is beside it
+_LOADERS = ("json", "csv", "parquet", "text", "arrow")  # of the package datasets
 _PATHS = ("/", "./", "../", "~")
 _DATA = (".json", ".jsonl", ".parquet", ".csv", ".arrow", ".tsv", ".txt")
 
@@ -51,9 +53,18 @@ def _named(part: ForeignPart) -> Iterator[tuple[KeyPath, str]]:
         return
     for pattern in (*keys_of_model(part.format), *mapping_of(part.format).get("data", {}).get("keys", ())):
         for key, value in _values(part.values, tuple(pattern.split("."))):
+            if key[-1] == _INSIDE and not _is_loaded(part.values, key[:-1]):
+                continue
             for name in value if isinstance(value, list) else [value]:
                 if isinstance(name, str):
                     yield key, name
+
+
+def _is_loaded(values: Any, key: KeyPath) -> bool:
+    """Whether the files of a data set are read as such. Those of a repository on the hub are in the repository."""
+    for name in key:
+        values = values[int(name)] if isinstance(values, list) else values[name]
+    return isinstance(values, dict) and values.get("source", values.get("path")) in _LOADERS
 
 
 def _values(values: Any, pattern: KeyPath, key: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.config.foreign.follow import find_file
-from prime_train.config.foreign.recipe.draft import to_recipe
 from prime_train.config.foreign.values import MOST_BYTES, ForeignPart
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core import outside
@@ -48,7 +47,7 @@ def fewer_rows_than_a_step(reading: Reading) -> Iterator[Fault]:
         dataset = part.values.get("dataset") if part.format == "torchtune" else None
         named = dataset.get("data_files") if isinstance(dataset, dict) else None
         rows = _count_rows(named, part) if isinstance(named, str) else None
-        batch = _step_rows(reading)
+        batch = None if rows is None else _step_rows(reading)
         if rows is not None and batch is not None and rows < batch:
             what = f"{named} has {rows} rows, and a step takes at least {batch}"
             fix = "lower batch_size or gradient_accumulation_steps"
@@ -57,6 +56,8 @@ def fewer_rows_than_a_step(reading: Reading) -> Iterator[Fault]:
 
 def _step_rows(reading: Reading) -> int | None:
     """The rows of a step over the GPUs that are known; None if a number is open."""
+    from prime_train.config.foreign.recipe.draft import to_recipe  # here, because few files have their data beside them
+
     draft = to_recipe(reading.foreign or ())
     if draft is None or not draft.recipe.micro_batch or not draft.recipe.micro_batches_per_step:
         return None

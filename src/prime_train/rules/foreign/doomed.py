@@ -13,7 +13,6 @@ from typing import Any
 
 from prime_train.config.foreign.conditions import holds
 from prime_train.config.foreign.follow import exists
-from prime_train.config.foreign.model_sizes import sizes_of
 from prime_train.config.foreign.scope import Key, Scope, UnknownTruth
 from prime_train.config.foreign.values import ForeignPart, Open, roots_of
 from prime_train.config.parsed_config import Fault, Reading
@@ -85,7 +84,9 @@ def scope_of(part: ForeignPart, parts: tuple[ForeignPart, ...], doom: Doom) -> S
     """What the keys of a condition on a part mean. The defaults of the part's own program come before the table's."""
     defaults = {**defaults_of(doom.table), **defaults_of(part.format)}
     roots = roots_of(parts, part.start)
-    if "MODEL." in doom.when:  # only then, because it may open a file
+    if "MODEL." in doom.when:
+        from prime_train.config.foreign.model_sizes import sizes_of  # here, because few conditions are on a model
+
         roots["MODEL"] = sizes_of(part)
     return Scope(
         part.values,

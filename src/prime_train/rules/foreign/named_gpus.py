@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from prime_train.config.foreign.recipe.draft import to_recipe
 from prime_train.config.foreign.values import ForeignPart
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.errors import UserError
@@ -16,7 +15,7 @@ from prime_train.registry.gpus import GpuPeak, gpu_peaks
 from prime_train.rules.rule import file_rule
 from prime_train.toml.document import value_at
 
-# estimate/ is imported inside functions, because few files name their GPUs.
+# What computes an estimate is imported inside functions, because few files name their GPUs.
 
 _SURELY = 0.05  # below it the lower bound of the estimate exceeds the GPU too
 _MEMORY = re.compile(r"(\d{1,9})([KMGT]?)B?", re.IGNORECASE)
@@ -64,6 +63,7 @@ def training_beyond_the_named_gpus(reading: Reading) -> Iterator[Fault]:
 
 def _need_beyond(reading: Reading, named: NamedGpus) -> float | None:
     """The typical GiB of a GPU if the training surely does not fit; None if it may, or is not known."""
+    from prime_train.config.foreign.recipe.draft import to_recipe
     from prime_train.estimate.estimate import estimate
     from prime_train.estimate.hardware import hardware_from_entry
     from prime_train.estimate.model.shape import shape_from_registry

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 from prime_train.config.foreign.follow import exists, find_folder
-from prime_train.config.foreign.recipe.draft import to_recipe
 from prime_train.config.foreign.values import ForeignPart
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Severity
@@ -49,6 +48,10 @@ def resumes_on_other_gpus(reading: Reading) -> Iterator[Fault]:
         states
     """
     parts = reading.foreign or ()
+    if not any(isinstance(part.values.get(key), str) for part in parts for key in _KEYS):
+        return
+    from prime_train.config.foreign.recipe.draft import to_recipe  # here, because few files resume
+
     universal = [
         value_at(part.values, ("checkpoint", "load_universal")) for part in parts if part.format == "deepspeed"
     ]
