@@ -269,11 +269,11 @@ def _opened(word: Word, *, splits: bool = False) -> list[Piece]:
     return [open_piece(_written(word.pieces), (word.line, word.column), splits=splits)]
 
 
-def _first(array: WordArray) -> Pieces | None:
-    """The first item; None if it is not known which that is."""
+def _first(array: WordArray) -> Pieces:
+    """The first item, which `$NAME` gives."""
     if not array.words:
         return ()
-    return None if array.words[0].many else array.words[0].pieces
+    return UNKNOWN if array.words[0].many else array.words[0].pieces
 
 
 def _argument(arguments: tuple[Word, ...] | None, number: int) -> Pieces | None:
