@@ -173,6 +173,7 @@ class Expander:
         value = tuple(piece._replace(is_default=is_default or piece.is_default) for piece in pieces)
         if "=" in part.operator and not part.name.isdigit():
             self.set(part.name, tuple(piece._replace(splits=False) for piece in value))
+            value = tuple(piece._replace(splits=not part.quoted) for piece in value)  # as $name, without the quotes
         return value
 
     def _lookup(self, name: str) -> Value | None:
