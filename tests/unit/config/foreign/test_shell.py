@@ -40,6 +40,7 @@ def _words(script: str, name: str = "run") -> list[list[str | None]]:
         ('A=(1)\nif x; then A+=(2); fi\nrun "${A[@]}"', ["1", None]),
         ("local A=2\nrun $A", [None]),  # bash refuses it outside a function
         ("run ${A:='x y'}z", ["x", "yz"]),
+        ("bash -c 'run $1 ${2:-b}' sh a", ["a", "b"]),
         ('A=($# 2)\nrun "${A:-3}"', [None]),
         ("N=2\nrun $((N * 8))", ["16"]),
         ("run $((N * 8))", [None]),
