@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prime_train.config.foreign.nearby import NearbyScripts
 from prime_train.config.foreign.shell.script import parse_script
 from prime_train.config.foreign.shell.values import Word
 
@@ -233,7 +234,7 @@ def _fits(words: Iterable[Word], given: list[str]) -> bool:
 def _mistakes(script: str, folder: Path) -> list[object]:
     """What is told of a script and is not so."""
     calls, files = _run(script, folder)
-    read = parse_script(script)
+    read = parse_script(script, load=NearbyScripts(str(folder / "script.sh")).read)
     told: dict[str, list[tuple[Word, ...]]] = {}
     for command in read.commands:
         if command.name == "show":
@@ -249,3 +250,14 @@ def _mistakes(script: str, folder: Path) -> list[object]:
 @given(_SCRIPT)
 def test_known_words_are_those_that_bash_gives(tmp_path_factory: pytest.TempPathFactory, script: str) -> None:
     assert _mistakes(script, tmp_path_factory.getbasetemp()) == [], script
+
+
+@settings(max_examples=60, deadline=None)
+@given(_SCRIPT, _SCRIPT, _SCRIPT)
+def test_a_sourced_script_is_followed_as_bash_follows_it(
+    tmp_path_factory: pytest.TempPathFactory, before: str, sourced: str, behind: str
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "env.sh").write_text(sourced)
+    script = f'{before}\n. "$(dirname "$0")/env.sh"\n{behind}'
+    assert _mistakes(script, folder) == [], (script, sourced)

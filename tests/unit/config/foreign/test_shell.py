@@ -38,6 +38,10 @@ def _words(script: str, name: str = "run") -> list[list[str | None]]:
         ("f() { local A=2; }\nA=1\nf\nrun $A", ["1"]),
         ("A=(1 '2 3')\nA+=(4)\nrun \"${A[@]}\"", ["1", "2 3", "4"]),
         ('A=(1)\nif x; then A+=(2); fi\nrun "${A[@]}"', ["1", None]),
+        ("local A=2\nrun $A", [None]),  # bash refuses it outside a function
+        ("run ${A:='x y'}z", ["x", "yz"]),
+        ("bash -c 'run $1 ${2:-b}' sh a", ["a", "b"]),
+        ('A=($# 2)\nrun "${A:-3}"', [None]),
         ("N=2\nrun $((N * 8))", ["16"]),
         ("run $((N * 8))", [None]),
         ("run *.py 'a*' k=[a,b]", [None, "a*", "k=[a,b]"]),

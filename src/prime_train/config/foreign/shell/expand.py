@@ -173,6 +173,7 @@ class Expander:
         value = tuple(piece._replace(is_default=is_default or piece.is_default) for piece in pieces)
         if "=" in part.operator and not part.name.isdigit():
             self.set(part.name, tuple(piece._replace(splits=False) for piece in value))
+            value = tuple(piece._replace(splits=not part.quoted) for piece in value)  # as $name, without the quotes
         return value
 
     def _lookup(self, name: str) -> Value | None:
@@ -269,11 +270,11 @@ def _opened(word: Word, *, splits: bool = False) -> list[Piece]:
     return [open_piece(_written(word.pieces), (word.line, word.column), splits=splits)]
 
 
-def _first(array: WordArray) -> Pieces | None:
-    """The first item; None if it is not known which that is."""
+def _first(array: WordArray) -> Pieces:
+    """The first item, which `$NAME` gives."""
     if not array.words:
         return ()
-    return None if array.words[0].many else array.words[0].pieces
+    return UNKNOWN if array.words[0].many else array.words[0].pieces
 
 
 def _argument(arguments: tuple[Word, ...] | None, number: int) -> Pieces | None:

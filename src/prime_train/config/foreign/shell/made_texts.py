@@ -30,11 +30,18 @@ def text_of(pieces: Pieces) -> tuple[ScriptText, dict[str, Piece]]:
 
 def quoted_script(command: ShellCommand) -> Pieces:
     """The text behind `bash -c`, or the last word of `ssh`; empty for a command without such a text."""
-    words = command.words
-    for number, word in enumerate(words[:-2]):
-        if word.base in SHELLS and re.fullmatch(r"-[a-z]*c", words[number + 1].literal or ""):
-            return words[number + 2].pieces
+    words, at = command.words, _quoted_at(command)
+    if at:
+        return words[at].pieces
     return words[-1].pieces if command.name == "ssh" and len(words) > 2 and " " in words[-1].text else ()
+
+
+def _quoted_at(command: ShellCommand) -> int:
+    """Which word is the text behind `bash -c`; 0 if none is."""
+    for number, word in enumerate(command.words[:-2]):
+        if word.base in SHELLS and re.fullmatch(r"-[a-z]*c", command.words[number + 1].literal or ""):
+            return number + 2
+    return 0
 
 
 def reads_script(command: ShellCommand) -> bool:
@@ -46,4 +53,8 @@ def reads_script(command: ShellCommand) -> bool:
 def state_of_shell(command: ShellCommand) -> ShellState:
     """The state in which the shell begins that a command starts."""
     passed = command.environment if command.words[0].base in _PASS_ENVIRONMENT else {}
-    return ShellState.with_environment({name: word.pieces for name, word in passed.items()})
+    state = ShellState.with_environment({name: word.pieces for name, word in passed.items()})
+    at = _quoted_at(command)
+    if at:
+        state.arguments = command.words[at + 2 :]  # the first word behind the text is $0
+    return state

@@ -39,6 +39,9 @@ def declare(
     """Applies `export`, `declare` and the like. `local` has what the variables of the function around had before."""
     state, words = expander.state, command.words
     assignments = [each for each in written if isinstance(each, VariableAssignment)]
+    if command.name == "local" and local is None:  # bash refuses it here, unless a function around sources this text
+        state.forget(assignment.name for assignment in assignments)
+        return
     if expander.source.path:
         words = tuple(word.elsewhere() for word in words)
     flags = "".join(word.text for word in words[1:] if word.text.startswith("-"))
