@@ -1,4 +1,4 @@
-"""`prime-train trainers`: the trainers of others that can be supervised, and what a log says of one. Reads only."""
+"""`prime-train trainers`: the trainers of others that can be supervised, and what a log shows of a run. Reads only."""
 
 import sys
 from pathlib import Path
@@ -41,12 +41,12 @@ def list_trainers(as_json: AsJson = False, _no_color: NoColor = False) -> None:
 @app.command("show")
 def show(
     trainer: Annotated[
-        str, typer.Argument(metavar="NAME", help="Its name.", autocompletion=_complete, show_default=False)
+        str, typer.Argument(metavar="NAME", help="The name of a profile.", autocompletion=_complete, show_default=False)
     ],
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """One trainer: its lines, files, checkpoints, resume, stop and exit codes.
+    """One trainer: lines, files, checkpoints, resume, stop and exit codes.
 
     Examples:
 
@@ -64,7 +64,7 @@ def show(
 @app.command("check")
 def check(
     log: Annotated[
-        Path, typer.Argument(metavar="LOG", help="A trainer's output, or a file of its metrics.", show_default=False)
+        Path, typer.Argument(metavar="LOG", help="A trainer's output, or a file of metrics.", show_default=False)
     ],
     trainer: Annotated[
         str,
@@ -107,8 +107,8 @@ def _report_stranger(log: Path, lines: int, *, as_json: bool) -> None:
         raise UserError(
             what=f"no profile takes a line of it ({lines} lines)",
             where=str(log),
-            why="its trainer is not described, or only its progress bars are in it, which look alike everywhere",
-            fix="say in run.toml how a step looks: command.progress.log = '''step (?P<step>\\d+)'''",
+            why="no profile describes the trainer, or the log has only progress bars, which look alike everywhere",
+            fix="write in run.toml how a step looks: command.progress.log = '''step (?P<step>\\d+)'''",
             exit_code=ExitCode.OUT_OF_REACH,
         )
     raise typer.Exit(ExitCode.OUT_OF_REACH)

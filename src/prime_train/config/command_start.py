@@ -14,6 +14,7 @@ from prime_train.config.foreign.shell.values import Piece, Word
 from prime_train.config.foreign.starts import Start, read_start
 
 _PROCESS_FLAGS = ("nproc_per_node", "num_processes", "num_gpus", "ntasks_per_node", "np", "n", "ntasks")
+_MODULE, _CODE = "-m", "-c"  # of Python
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 
 
@@ -72,18 +73,18 @@ def _read_plain(argv: Sequence[str]) -> CommandStart:
     if at is None:
         return CommandStart(words=tuple(argv), processes=1)
     rest = list(argv[at + 1 :])
-    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
+    while rest and rest[0].startswith("-") and rest[0] not in (_MODULE, _CODE):
         del rest[: 2 if rest[0] in ("-X", "-W") else 1]
-    if rest[:1] == ["-m"]:
+    if rest[:1] == [_MODULE]:
         return CommandStart(module=rest[1] if len(rest) > 1 else "", words=tuple(rest[1:]), processes=1)
-    if not rest or rest[0] == "-c":
+    if not rest or rest[0] == _CODE:
         return CommandStart(words=tuple(argv[at:]), processes=1)
     words = tuple(Word((Piece(text, 1, 1),)) for text in rest[1:])
     return CommandStart(script=rest[0], words=tuple(rest), flags=read_arguments(words).values, processes=1)
 
 
 def _count_processes(start: Start) -> int | None:
-    """The processes that the launcher starts here; None where the words do not say it."""
+    """The processes that the launcher starts here; None where the words do not show it."""
     if start.launcher is None:
         return 1
     values = start.launcher.arguments.values

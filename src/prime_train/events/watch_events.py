@@ -200,6 +200,6 @@ WatchEvent = (
     | BackupFlushBegun
     | CheckpointRestored
     | GpuLeftOut
-    | BatchShrunk
     | CheckpointSetAside
+    | BatchShrunk
 )

@@ -38,7 +38,7 @@ def compare(
 ) -> tuple[SeenCheckpoints, CheckpointEvents]:
     """Events for new complete, new incomplete and deleted checkpoints; none for those that were there at the start.
 
-    `reported_s`: how long the trainer says that a save stopped it, by step.
+    `reported_s`: how long a save stopped the training, as the trainer reports it, by step.
     """
     whole = {checkpoint.step: checkpoint for checkpoint in found if checkpoint.complete}
     there = {checkpoint.step for checkpoint in found}

@@ -1,7 +1,7 @@
 """Reads the profiles of registry/trainers: what is known of a trainer that this package did not write.
 
-A profile says which lines a trainer prints, where its checkpoints are, how it resumes, how it stops and what its exit
-codes mean. A test compares each line and each file with its own examples.
+A profile has the lines that a trainer prints, where the checkpoints are, how it resumes and stops, and what exit codes
+mean. A test compares each line and each file with the examples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prime_train.core.installation import shipped
 
 LineKind = Literal[
     "step",  # a step is done
-    "loss",  # a loss without its step
+    "loss",  # a loss without a step
     "eval",
     "rate",  # tokens per second without a step
     "save_start",
@@ -28,8 +28,8 @@ LineKind = Literal[
     "fresh",  # it found nothing to resume from
     "start",  # training begins
     "stop",  # it noticed a request to stop, or is ended
-    "exit",  # its last line
-    "failed",  # a launcher says that a worker failed
+    "exit",  # the last line
+    "failed",  # a launcher reports that a worker failed
     "warn",
 ]
 FileKind = Literal["jsonl", "csv", "tensorboard", "trainer_state", "torchtitan", "log"]
@@ -44,9 +44,9 @@ _GROUPS = frozenset(
 class TrainerLine(NamedTuple):
     """A line of a trainer's output. `pattern` is searched in a line without colours.
 
-    Its groups: step total loss grad_norm tokens tps path s epoch code signal rank pid. `offset` is added to the printed
+    Groups: step total loss grad_norm tokens tps path s epoch code signal rank pid. `offset` is added to the printed
     step, so that it counts steps that are done. `unit`: what the number counts. `total_is_last`: a progress bar that
-    counts steps only where its total is the last step. `per_epoch`: the count starts again in each epoch.
+    counts steps only where the total is the last step. `per_epoch`: the count starts again in each epoch.
     """
 
     kind: LineKind
@@ -91,13 +91,14 @@ class SlowPhase(NamedTuple):
 
 
 class Recognition(NamedTuple):
-    """How a command shows its trainer. Any of the lists is enough.
+    """How a command shows the trainer. Any of the lists is enough.
 
-    `words` match a whole word of the command, its last part, or the module after -m. `imports` are top-level imports
-    of the script; where `names` is given, one of them must be imported too. `formats`: config files among the words,
-    by the names of registry/foreign/recognise.toml.
+    `programs` are names of the first word, launchers taken off. `words` match any whole word, the last part of one, or
+    the module after -m. `imports` are top-level imports of the script; where `names` is given, one of them must be
+    imported too. `formats`: config files among the words, by the names of registry/foreign/recognise.toml.
     """
 
+    programs: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -105,7 +106,7 @@ class Recognition(NamedTuple):
 
 
 class CheckpointPlace(NamedTuple):
-    """Where the command says that checkpoints are: flags, keys of its config file, a variable; else `default`."""
+    """Where the command puts checkpoints: flags, keys of the config file, a variable; else `default`."""
 
     flags: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -116,14 +117,14 @@ class CheckpointPlace(NamedTuple):
 
 
 class ResumeWay(NamedTuple):
-    """How the trainer is told to resume, what it chooses, and what is done with a broken newest checkpoint.
+    """How the trainer is asked to resume, what it chooses, and what is done with a broken newest checkpoint.
 
     `template` has {path}, {step} and {dir}.
     """
 
     how: ResumeHow = "none"
     template: str = ""
-    chooses: Literal["highest", "tracker", "told", ""] = ""
+    chooses: Literal["highest", "tracker", "named", ""] = ""
     aside: Aside = "none"
     note: str = ""
 
@@ -140,7 +141,7 @@ class StopWay(NamedTuple):
 
 
 class ExitMeaning(NamedTuple):
-    """What exit codes mean. `end_line`: a line of kind exit, without a signal of ours, says that it finished."""
+    """What exit codes mean. `end_line`: a line of kind exit, without a signal of ours, shows that it finished."""
 
     zero_is_finished: bool = False
     end_line: bool = True
@@ -148,11 +149,11 @@ class ExitMeaning(NamedTuple):
 
 
 class TrainerProfile(NamedTuple):
-    """What is known of one trainer. `layouts` are the tables of its checkpoints, read by checkpoints/.
+    """What is known of one trainer. `layouts` are the tables of checkpoints, read by checkpoints/.
 
-    `restarts` and `retention`: its own options for restarts and for deleting checkpoints. `launcher`: it is no trainer,
-    and its lines are among those of every trainer. `engine`: other trainers are built on it, and their profiles come
-    before it.
+    `restarts` and `retention`: the trainer's options for restarts and for deleting checkpoints. `launcher`: it is no
+    trainer, and the lines are among those of every trainer. `engine`: other trainers are built on it, and their
+    profiles come before it.
     """
 
     name: str
@@ -200,7 +201,7 @@ def _tables() -> dict[str, dict[str, Any]]:
 
 
 def _order(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The names such that a profile comes before those of its `before` and the one that it is like."""
+    """The names such that a profile comes before those of `before` and the one that it is like; engines last."""
     ordered: list[str] = []
 
     def visit(name: str, path: tuple[str, ...]) -> None:
@@ -213,7 +214,7 @@ def _order(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if name not in ordered:
             ordered.append(name)
 
-    for name in sorted(tables):
+    for name in sorted(tables, key=lambda name: (tables[name].get("engine", False), name)):
         visit(name, ())
     return ordered
 
@@ -289,5 +290,5 @@ def _phase(entry: Mapping[str, Any]) -> SlowPhase:
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry with its lists as tuples."""
+    """The entry with lists as tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}

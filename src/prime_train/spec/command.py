@@ -1,6 +1,6 @@
 """[command]: a trainer that prime-train did not write, as a command line, and what is known of it.
 
-An empty value stands for what the profile of the trainer says, and where no profile is named, for "not known".
+An empty value stands for that of the profile of the trainer, and without a profile for "not known".
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class CheckpointSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeRequest:
-    """[command.resume]: how the trainer is told to go on from a checkpoint."""
+    """[command.resume]: how the trainer is asked to go on from a checkpoint."""
 
     how: Annotated[
         Literal["", "itself", "argument", "variable", "none"],
         Doc(
             "`itself` = it finds its newest checkpoint; `argument` = `template` is added to argv; `variable` = "
-            "`template` is added to the environment; `none` = each start begins anew."
+            "`template` is added to the environment; `none` = each start begins at step 0."
         ),
     ] = ""
     template: Annotated[
@@ -62,7 +62,7 @@ class ResumeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
-    """[command.stop]: how the trainer is told to save and end. prime_train.stop_grace_s is the time for it."""
+    """[command.stop]: how the trainer is asked to save and end. prime_train.stop_grace_s is the time for it."""
 
     how: Annotated[
         Literal["", "signal", "file", "none"],
@@ -95,9 +95,7 @@ class CommandSpec:
         str, Doc("Interpreter whose folder comes first on its PATH: that of `python`, torchrun and accelerate.")
     ] = ""
     processes: Annotated[Positive, Doc("Training processes on this machine.")] = 1
-    trainer: Annotated[
-        str, Doc("Profile of the trainer (`prime-train trainers list`); unset = nobody described it.")
-    ] = ""
+    trainer: Annotated[str, Doc("Profile of the trainer (`prime-train trainers list`); unset = no profile.")] = ""
     terminal: Annotated[bool, Doc("Start it on a terminal, because it is silent in a pipe.")] = False
     live: Annotated[bool, Doc("Add the callbacks of prime_train.live to trainers that take them.")] = True
     progress: Annotated[ProgressSource, Doc("Where steps and losses are read from.")] = ProgressSource()

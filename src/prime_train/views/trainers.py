@@ -88,7 +88,7 @@ def _recognised_by(profile: TrainerProfile) -> list[str]:
     imports = f"import {', '.join(known.imports)}" if known.imports else ""
     names = f" with {' or '.join(known.names)}" if known.names else ""
     formats = f"a config file of {', '.join(known.formats)}" if known.formats else ""
-    return [text for text in (*known.words, imports + names, formats) if text]
+    return [text for text in (*known.programs, *known.words, imports + names, formats) if text]
 
 
 def _resume_text(resume: ResumeWay) -> str:
@@ -98,7 +98,7 @@ def _resume_text(resume: ResumeWay) -> str:
         "variable": f"by the variable {resume.template}",
         "none": "the command cannot ask for it",
     }
-    aside = {"rename": "a broken newest one is renamed", "tracker": "its tracker is rewritten", "none": ""}[
+    aside = {"rename": "a broken newest one is renamed", "tracker": "the tracker is rewritten", "none": ""}[
         resume.aside
     ]
     return "\n".join(text for text in (ways[resume.how], aside, resume.note) if text)
@@ -108,14 +108,16 @@ def _stop_text(stop: StopWay) -> str:
     ways = {
         "signal": f"{stop.signal} to the {stop.to}",
         "file": f"the file {stop.file}",
-        "none": "no request makes it save: it is ended after its next save",
+        "none": "no request makes it save: it is ended after the next save",
     }
     return "\n".join(text for text in (ways[stop.how], "it saves first" if stop.saves else "", stop.note) if text)
 
 
 def _finished_text(profile: TrainerProfile) -> str:
-    last_line = " or its last line" if profile.exits.end_line else ""
-    return "exit code 0" if profile.exits.zero_is_finished else f"the last step{last_line}; exit code 0 does not say it"
+    last_line = " or the last line" if profile.exits.end_line else ""
+    return (
+        "exit code 0" if profile.exits.zero_is_finished else f"the last step{last_line}; exit code 0 does not show it"
+    )
 
 
 # --- a checked log ------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ def _finished_text(profile: TrainerProfile) -> str:
 def log_json(checked: CheckedLog) -> dict[str, Any]:
     """The document of `trainers check --json`. A loss that is no number is null."""
     summary = checked.summary
-    said = [pick(mark, "kind", "step", "text") for mark in summary.said]
+    lines = [pick(mark, "kind", "step", "text") for mark in summary.lines]
     return {
         "version": 1,
         **pick(checked, "path", "kind", "trainer", "lines", "taken"),
@@ -133,7 +135,7 @@ def log_json(checked: CheckedLog) -> dict[str, Any]:
         "evaluations": _losses_json(summary.evaluations),
         "evaluation_steps": summary.evaluation_steps,
         "saves": pick(summary, "saves_begun", "saves_done", "saved_steps"),
-        "said": said,
+        "shown": lines,
         "end": find_end(checked.trainer, summary),
         "unknown": checked.unknown,
     }
@@ -147,7 +149,7 @@ def _losses_json(losses: LossSeries | None) -> dict[str, Any] | None:
 
 
 def log_lines(document: Mapping[str, Any], steps: StepSeries | None) -> list[tuple[str, str]]:
-    """Label and text of each line of `trainers check LOG`, from its document."""
+    """Label and text of each line of `trainers check LOG`, from the document."""
     others = [f"{name} ({count} lines)" for name, count in document["taken"].items() if name != document["trainer"]]
     saves = document["saves"]
     lines = [
@@ -157,7 +159,7 @@ def log_lines(document: Mapping[str, Any], steps: StepSeries | None) -> list[tup
         ("losses", _losses_text(document["losses"])),
         ("evaluations", _losses_text(document["evaluations"]) + _at(document["evaluation_steps"])),
         ("saves", _saves_text(saves)),
-        ("says", "\n".join(f"{mark['kind']}: {sanitize(mark['text'])}" for mark in document["said"][-_SHOWN:])),
+        ("shown", "\n".join(f"{mark['kind']}: {sanitize(mark['text'])}" for mark in document["shown"][-_SHOWN:])),
         ("end", document["end"] or ""),
         ("not known", "\n".join(document["unknown"])),
     ]

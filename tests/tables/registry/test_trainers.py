@@ -97,7 +97,22 @@ def test_profiles_are_tried_before_those_that_they_are_like() -> None:
     assert all(names.index(name) < names.index("hf") for name in ("trl", "axolotl", "ms-swift", "llama-factory"))
 
 
-def test_a_profile_inherits_what_it_does_not_say() -> None:
+def test_an_engine_is_tried_after_every_trainer() -> None:
+    """A script that imports accelerate and transformers is a run of transformers."""
+    engines = [profile.engine for profile in PROFILES.values()]
+    assert engines == sorted(engines)
+    assert any(engines)
+
+
+def test_a_word_that_may_be_a_value_is_no_sign_of_a_trainer() -> None:
+    plain = ["train", "sft", "trainer", "swift", "tune", "dpo", "grpo", "main", "run"]
+    scripts = ["train.py", "sft.py", "finetune_lora.py", "train.sh", "pretrain.py"]
+    for profile in PROFILES.values():
+        for pattern in profile.recognise.words:
+            assert not any(re.fullmatch(pattern, word) for word in plain + scripts), (profile.name, pattern)
+
+
+def test_a_profile_inherits_what_it_leaves_out() -> None:
     hf, axolotl = trainer_profile("hf"), trainer_profile("axolotl")
     assert axolotl.lines[-len(hf.lines) :] == hf.lines
     assert axolotl.layout_names == hf.layout_names

@@ -25,7 +25,7 @@ class GrowingFile:
         """The new bytes in pieces. Nothing for a file that is missing or cannot be read."""
         with suppress(OSError), outside.open_regular(self.path) as file:
             size_bytes = file.seek(0, 2)
-            if size_bytes < self._offset:  # it was written anew
+            if size_bytes < self._offset:  # it was replaced
                 self._offset = 0
             if size_bytes - self._offset > _MOST_BEHIND_BYTES:
                 self.skipped_bytes += size_bytes - _PIECE_BYTES - self._offset

@@ -1,7 +1,7 @@
 """Holds the folder of a trainer's checkpoints for one supervisor of this machine. Writes nothing into it.
 
 Two runs in one folder resume from each other's checkpoints and delete them. The lock is that of the folder itself
-(flock), which the kernel releases with its holder. A file system that has no such lock holds nobody back.
+(flock), which the kernel releases with its holder. On a file system without such locks no run is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _held: dict[Path, int] = {}  # for the rest of this process
 
 
 def hold_folder(folder: Path) -> bool:
-    """Whether no other process holds the folder. One that does not exist is held by nobody."""
+    """Whether no other process holds the folder. One that does not exist is free."""
     if folder in _held:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Decides what the end of a command means: its exit code alone does not say whether the training finished. Pure.
+"""Decides what the end of a command means: exit code 0 alone is no proof that the training finished. Pure.
 
 Nine trainers exit with 0 after SIGTERM, or where their data ran out. So a training has finished at its last step, or by
 a last line that only a finished one prints.
@@ -16,7 +16,7 @@ EndEvent = TrainerFinished | TrainerStopped | TrainerFailed
 
 @dataclass(frozen=True, slots=True)
 class EndRules:
-    """What the config and the profile say. `target`: the last step; None if it is not known."""
+    """What exit codes and the last line mean, by the config and the profile."""
 
     title: str
     is_described: bool
@@ -47,7 +47,7 @@ class SeenEnd:
 
 
 def judge_end(rules: EndRules, seen: SeenEnd) -> EndEvent | None:
-    """The last event of the trainer; None where the exit code and the logs say more."""
+    """The last event of the trainer; None where the exit code and the logs show more."""
     code = seen.returncode
     if code in rules.failed:
         return _fail(seen, "config", f"it exited with {code}", "command.exits.failed: another try would fail again")
@@ -91,7 +91,7 @@ def _stop_early(seen: SeenEnd) -> TrainerFailed:
     reached = f"at step {seen.step:,}" if seen.step else "without a step"
     of = f" of {seen.target:,}" if seen.target is not None and seen.step else ""
     what = f"it exited with 0 {reached}{of}, and did not finish"
-    why = "another process stopped it, or its data ran out" if seen.has_stop_line or seen.step else "it did not train"
+    why = "another process stopped it, or the data ran out" if seen.has_stop_line or seen.step else "it did not train"
     has_moved = seen.step > seen.first_step
     return _fail(seen, "unknown" if has_moved else "config", what, why)
 

@@ -1,4 +1,4 @@
-"""Writes the trainer's kinds of events for a command, which writes none: reads its output, its files, its checkpoints.
+"""Writes the trainer's kinds of events for a command, which writes none: reads output, files and checkpoints.
 
 Its thread starts, signals and deletes nothing. judge.py decides what the end means.
 """
@@ -23,7 +23,8 @@ from prime_train.programs.command.live_lines import LiveLine, LiveLines
 from prime_train.programs.command.progress.log_progress import LogProgress
 from prime_train.programs.command.progress.marks import ProgressMark
 from prime_train.programs.command.progress_files import ProgressFiles
-from prime_train.programs.command.trainer import KnownTrainer, trainer_of
+from prime_train.programs.command.reported import keep_reported
+from prime_train.programs.command.trainer import KnownTrainer, know_run
 from prime_train.programs.log_observer import LogObserver
 from prime_train.programs.seen_checkpoints import SeenCheckpoints, compare
 from prime_train.spec import ENDLESS_STEPS, RunSpec
@@ -46,11 +47,12 @@ class CommandObserver(LogObserver):
 
     def __init__(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int = 0) -> None:
         super().__init__(WATCH, run_dir, attempt, ROLE)
-        self._trainer = trainer_of(run)
+        self._trainer = know_run(run, run_dir)
+        self._spec = run
         self._resume_step = resume_step
         self._own_log = run_dir.log(attempt, ROLE)
         self._target = None if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
-        self._total: int | None = None  # the last step, as only the trainer says it
+        self._total: int | None = None  # the last step, where only the trainer knows it
         phases = self._trainer.profile.phases if self._trainer.profile is not None else ()
         self._output = GrowingFile(self._own_log)
         self._lines = LogProgress(self._trainer.lines, phases, self._target)
@@ -63,7 +65,7 @@ class CommandObserver(LogObserver):
         self._tokens_per_s: float | None = None
         self._phase = ""
         self._has_end_line = self._has_stop_line = False
-        self._is_told = False  # the script reports its end through live
+        self._reports_end = False  # through live
         self._looked_s = float("-inf")
 
     def _prepare(self) -> None:
@@ -115,7 +117,11 @@ class CommandObserver(LogObserver):
         if line.total:
             self._target = self._total = line.total
         self._has_end_line = self._has_end_line or line.finished
-        self._is_told = self._is_told or line.finished or line.total is not None
+        if line.checkpoint:
+            with suppress(OSError):  # a full disk; the next checkpoint is reported, too
+                keep_reported(self._run_dir, line)
+                self._trainer = know_run(self._spec, self._run_dir)
+        self._reports_end = self._reports_end or line.finished or line.total is not None
         if line.loss is not None:
             self._loss = line.loss
         if line.step > self._step:
@@ -174,7 +180,7 @@ class CommandObserver(LogObserver):
             newest=self._seen.newest,
         )
         rules = read_rules(self._trainer)
-        if self._is_told:  # as if a profile described it
+        if self._reports_end:  # as if a profile described it
             rules = replace(rules, is_described=True, zero_is_finished=False, end_line=True)
         event = judge_end(rules, seen)
         if event is not None:

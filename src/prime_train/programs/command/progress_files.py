@@ -29,7 +29,7 @@ class ProgressFiles:
         self._trainer = trainer
         self._before: dict[Path, int] = {}  # size at the start of the attempt
         self._growing: dict[Path, tuple[GrowingFile, ProgressReader]] = {}
-        self._whole: dict[Path, Version] = {}  # of files that are written anew each time
+        self._whole: dict[Path, Version] = {}  # of files that are replaced each time
 
     def prepare(self) -> None:
         """Note what is there before the attempt starts."""

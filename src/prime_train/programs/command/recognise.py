@@ -39,7 +39,7 @@ class NamedConfig(NamedTuple):
 
 
 def recognise(start: CommandStart, cwd: Path) -> FoundTrainer | None:
-    """The first profile that the command fits; None for a trainer that nobody described."""
+    """The first profile that the command fits; None where none does."""
     imported = read_imports(cwd / start.script) if start.script else {}
     configs = list(read_configs(start, cwd))
     for profile in trainer_profiles().values():
@@ -53,6 +53,9 @@ def _find_reason(
     known: Recognition, start: CommandStart, imported: Mapping[str, set[str]], configs: list[NamedConfig]
 ) -> str:
     """What shows that the command starts this trainer; "" if nothing does."""
+    program = Path(start.words[0]).name if start.words else ""
+    if program in known.programs:
+        return f"the program {program}"
     for word in (start.module, *start.words):
         texts = {word, Path(word).name} - {""}
         if any(re.fullmatch(pattern, text) for pattern in known.words for text in texts):

@@ -1,11 +1,11 @@
-"""What is known of the trainer of one run: its profile, with what run.toml says in place of it. Starts nothing."""
+"""What is known of the trainer of one run: a profile, and what run.toml has in place of it. Starts nothing."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from prime_train.checkpoints.layout_table import read_layout
 from prime_train.checkpoints.step_folders import FolderLayout, choose_layout
 from prime_train.config.command_start import CommandStart, read_words
 from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.programs.command.recognise import read_configs, read_settings
+from prime_train.programs.command.reported import read_reported
 from prime_train.registry.trainers import (
     ExitMeaning,
     ResumeWay,
@@ -52,7 +54,7 @@ class KnownTrainer:
 
     @property
     def title(self) -> str:
-        return self.profile.title if self.profile is not None else "a trainer that nobody described"
+        return self.profile.title if self.profile is not None else "a trainer without a profile"
 
     @property
     def resumes_by_live(self) -> bool:
@@ -104,6 +106,17 @@ def trainer_of(run: RunSpec) -> KnownTrainer:
     return know_trainer(run.command)
 
 
+def know_run(run: RunSpec, run_dir: RunDir) -> KnownTrainer:
+    """What is known of the trainer with what its script has reported in this run."""
+    trainer = trainer_of(run)
+    if trainer.checkpoints is not None and trainer.layouts:
+        return trainer
+    reported = read_reported(run_dir)
+    if reported is None:
+        return trainer
+    return replace(trainer, checkpoints=reported.folder, layouts=(reported.layout,))
+
+
 def _has_callback(profile: TrainerProfile | None) -> bool:
     if profile is None:
         return False
@@ -116,14 +129,14 @@ def _find_profile(name: str) -> TrainerProfile | None:
         raise UserError(
             what=f"there is no profile {name!r}",
             where="command.trainer",
-            why="a profile says how a trainer reports, saves, resumes and stops",
+            why="a profile describes how a trainer reports, saves, resumes and stops",
             fix=f"one of {', '.join(sorted(profiles))}; or take it out",
         )
     return profiles[name] if name else None
 
 
 def _find_folder(command: CommandSpec, profile: TrainerProfile | None, cwd: Path) -> Path | None:
-    """The folder of the checkpoints: as run.toml says, else as the words of the command or the profile say."""
+    """The folder of the checkpoints: as in run.toml, else by the words of the command or the profile."""
     if command.checkpoints.dir:
         return cwd / Path(command.checkpoints.dir).expanduser()
     found = name_folder(profile, read_words(command.argv), cwd) if profile is not None else ""
@@ -157,7 +170,7 @@ def _list_layouts(command: CommandSpec, profile: TrainerProfile | None) -> tuple
             raise UserError(
                 what=f"there is no layout {named!r}",
                 where="command.checkpoints.layout",
-                why="a layout says which files a whole checkpoint has; without one, none counts as complete",
+                why="a layout names the files that a whole checkpoint has; without one, none counts as complete",
                 fix=f"one of {', '.join(sorted(tables))}; or take it out",
             )
         return (read_layout(tables[named], command.processes),)
@@ -176,7 +189,7 @@ def _find_resume(command: CommandSpec, profile: TrainerProfile | None) -> Resume
 
 
 def _find_stop(command: CommandSpec, profile: TrainerProfile | None) -> StopWay:
-    """A trainer that nobody described gets SIGTERM, as every program expects."""
+    """A trainer without a profile gets SIGTERM, as every program expects."""
     way, asked = profile.stop if profile is not None else StopWay(how="signal"), command.stop
     return way._replace(
         how=asked.how or way.how,

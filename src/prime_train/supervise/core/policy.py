@@ -228,7 +228,7 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
         return actions.Suspect(live.number, deadline_s)
     until_s = silence_limits.compute_recheck_s(live.last_sign_s, limit_s, now_s)
     if policy.is_mute and not state.learned.steps_seen:
-        until_s = now_s + limit_s  # a trainer whose steps nobody can read may work for weeks
+        until_s = now_s + limit_s  # a trainer without readable steps may work for weeks
     return actions.FindHang(live.number, now_s - live.last_sign_s, limit_s, live.phase, until_s)
 
 

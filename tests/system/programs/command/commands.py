@@ -53,8 +53,8 @@ class Supervised:
 
 
 def read_json(folder: Path, *arguments: str) -> Any:
-    command, *rest = arguments
-    done = prime_train(command, "--json", *rest, cwd=folder)
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    done = prime_train(*arguments[:at], "--json", *arguments[at:], cwd=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

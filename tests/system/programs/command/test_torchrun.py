@@ -67,7 +67,7 @@ def test_a_stop_gives_the_workers_their_whole_grace(folder: Path) -> None:
 def test_a_dry_run_shows_what_is_known_and_writes_nothing(folder: Path) -> None:
     shown = read_json(folder, "run", "--dry-run", "--", TORCHRUN, "--nproc-per-node", "2", "ddp.py", "4", "0", "0")
     known = {line["label"]: line["text"] for line in shown["program"]}
-    assert known["trainer"] == "a trainer that nobody described"
+    assert known["trainer"] == "a trainer without a profile"
     assert known["progress"].startswith("not known")
     assert known["stop"].startswith("SIGTERM to the training processes")
     assert shown["processes"][0]["argv"][-1] == "0"

@@ -47,7 +47,7 @@ def test_without_any_progress_another_try_would_do_the_same() -> None:
         assert event.cause_class == "config"
 
 
-def test_of_a_trainer_that_nobody_described_the_end_is_not_known() -> None:
+def test_the_end_of_a_trainer_without_a_profile_is_not_known() -> None:
     event = judge_end(UNDESCRIBED, replace(SEEN, step=0))
     assert isinstance(event, TrainerFinished)
     assert event.note.startswith("exit 0; whether it finished is not known")

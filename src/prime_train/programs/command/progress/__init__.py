@@ -1,4 +1,4 @@
-"""Reads how far a trainer is, from its output and the files that it writes, without the trainer's own packages.
+"""Reads how far a trainer is, from the output and the files that it writes, without the trainer's own packages.
 
 A reader takes bytes, cut anywhere, and returns marks. It opens no file, and bytes that it cannot read are no error.
 """

@@ -1,7 +1,7 @@
 """Decides which progress bar counts the steps of a training, and counts bars of epochs. Pure.
 
-The bars of a training, of an evaluation and of any loop look alike. Only the total tells them apart, and a log may not
-say it. So a bar counts where its total is known, or once the log shows that it is the bar of the training: it goes on
+The bars of a training, of an evaluation and of any loop look alike. Only the total differs, and a log may not
+state it. So a bar counts where the total is known, or once the log shows that it is the bar of the training: it goes on
 after a loss, or after another bar once an evaluation was printed.
 """
 
@@ -18,7 +18,7 @@ _MOST_BARS = 64
 
 @dataclass(slots=True)
 class _Bar:
-    """One total. `held`: the steps that count once it is certain. `loss_at`: its step when a loss came."""
+    """One total. `held`: the steps that count once it is certain. `loss_at`: the step when a loss came."""
 
     last: int = 0
     held: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_HELD))
@@ -32,14 +32,14 @@ class BarChooser:
     def __init__(self, total: int | None = None) -> None:
         self._is_given = total is not None
         self.total = total
-        self._last = 0
+        self._last = self._drawn = 0  # the step that counted last; the one that was drawn last
         self._doubted = False  # the count went back: a restart, or another bar with the same total
         self._bars: dict[int, _Bar] = {}  # in the order in which they were drawn last
         self._has_evidence = False  # a loss or an evaluation was printed, so it trains
         self._is_over = False  # the summary of a training was seen
 
     def know(self, total: int) -> None:
-        """The log itself says the last step."""
+        """The log itself states the last step."""
         if not self._is_given:
             self.total, self._last, self._doubted, self._is_over = total, 0, False, False
             self._bars.clear()
@@ -60,7 +60,9 @@ class BarChooser:
 
     def confirm(self) -> tuple[int, ...]:
         """The steps that become certain by a loss: only a training prints it."""
-        self._doubted, self._has_evidence = False, True
+        if self._doubted:
+            self._last, self._doubted = self._drawn, False
+        self._has_evidence = True
         if not self._bars:
             return ()
         total, bar = next(reversed(self._bars.items()))
@@ -79,6 +81,7 @@ class BarChooser:
         return steps
 
     def _count(self, step: int) -> tuple[int, ...]:
+        self._drawn = step
         if step < self._last:
             self._doubted = True
         if self._doubted or step == self._last:
@@ -123,7 +126,7 @@ class EpochCounter:
     def count(self, epoch: float | None, step: int | None, total: int | None) -> int | None:
         """The count since the first epoch; None where it is not known. `epoch` counts from 0.
 
-        A bar at 0 counts nothing, because it is drawn once more at the end of its epoch.
+        A bar at 0 counts nothing, because it is drawn once more at the end of an epoch.
         """
         number = parse_count(epoch)
         if number is None or not step or total is None or step > total:

@@ -1,4 +1,4 @@
-"""Reads one log, or a file of metrics, and says what is known of its run and what is not. Changes nothing."""
+"""Reads one log, or a file of metrics, and lists what is known of the run and what is not. Changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEAD_BYTES = 64 * 1024
 class CheckedLog:
     """`trainer`: the profile, empty where none takes a line. `kind`: "log", or the kind of a file of metrics.
 
-    `taken`: profile -> lines that it was the first to take. `unknown`: what the log does not say, a sentence each.
+    `taken`: profile -> lines that it was the first to take. `unknown`: what the log does not show, a sentence each.
     """
 
     path: str
@@ -35,7 +35,7 @@ class CheckedLog:
 
 
 def check_log(path: Path, trainer: str = "") -> CheckedLog:
-    """What one log says. `trainer`: the profile to read it by; empty finds it. Raises OSError if it is not read."""
+    """What one log shows. `trainer`: the profile to read it by; empty finds it. Raises OSError if it is not read."""
     with outside.open_regular(path) as file:
         metrics = None if trainer else recognise_file(str(path), file.read(_HEAD_BYTES))
     if metrics is not None:
@@ -74,29 +74,29 @@ def _list_unknown(name: str, summary: LogSummary) -> tuple[str, ...]:
     profile = trainer_profile(name) if name else None
     has_bars = profile is not None and any(line.total_is_last for line in profile.lines)
     if summary.steps is None:
-        why = "no progress bar is certain to be that of the training" if has_bars else "no line says one"
+        why = "no progress bar is certain to be that of the training" if has_bars else "no line has one"
         unknown.append(f"the step: {why}")
     elif summary.steps.total is None:
-        unknown.append("the last step: no line says it")
+        unknown.append("the last step: no line has it")
     if summary.losses is None:
-        unknown.append("the loss: no line says it")
+        unknown.append("the loss: no line has it")
     elif summary.kinds["loss"]:
         unknown.append("the step of each loss: the line of a loss has none")
     if summary.saves_begun > summary.saves_done:
-        unknown.append("whether each save was completed: no line says it, so the files are judged")
+        unknown.append("whether each save was completed: no line shows it, so the files are judged")
     elif not summary.saves_begun + summary.saves_done:
-        unknown.append("whether it saves: no line says it")
+        unknown.append("whether it saves: no line shows it")
     if find_end(name, summary) is None:
-        unknown.append("whether it finished: exit code 0 alone does not say it")
+        unknown.append("whether it finished: exit code 0 alone does not show it")
     return tuple(unknown)
 
 
 def find_end(name: str, summary: LogSummary) -> str | None:
-    """How the run ended, where the log says it with certainty; else None."""
+    """How the run ended, where the log shows it with certainty; else None."""
     steps = summary.steps
     if steps is not None and steps.total is not None and steps.last >= steps.total:  # batches have no total
         return f"finished: {steps.last} of {steps.total} {steps.unit}s"
     end_says_it = bool(name) and trainer_profile(name).exits.end_line
     if end_says_it and summary.kinds["exit"] and not summary.kinds["stop"]:
-        return "finished: it printed its last line, and no stop"
+        return "finished: it printed the last line, and no stop"
     return None

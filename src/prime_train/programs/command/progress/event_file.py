@@ -1,6 +1,6 @@
-"""Reads event files of TensorBoard: steps and scalars, each record checked by its two checksums. Pure.
+"""Reads event files of TensorBoard: steps and scalars, each record checked by two checksums. Pure.
 
-A record: length (8 bytes, little-endian), its CRC, the event, its CRC. A CRC is CRC-32C, masked.
+A record: length (8 bytes, little-endian), CRC, the event, CRC. A CRC is CRC-32C, masked.
 Source: TensorFlow, core/lib/io/record_writer.h and core/lib/hash/crc32c.h; tensorboard, compat/proto/event.proto and
 summary.proto: Event {1: wall_time, 2: step, 5: summary}, Summary {1: value}, Value {1: tag, 2: simple_value, 8:
 tensor}, TensorProto {1: dtype, 4: tensor_content, 5: float_val}.

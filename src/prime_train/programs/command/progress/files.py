@@ -1,4 +1,4 @@
-"""Opens the reader for a file of progress, and tells by its first bytes what a file is. Pure; opens no file itself."""
+"""Chooses the reader for a file of progress, and the kind of a file by the first bytes. Pure; opens no file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FROM_CONFIG = "the config of the run"
 
 
 def open_reader(file: TrainerFile, lines: tuple[TrainerLine, ...] = ()) -> ProgressReader:
-    """The reader for a file of this kind. `lines`: those of the profile, for a file with its output."""
+    """The reader for a file of this kind. `lines`: those of the profile, for a file with the output."""
     match file.kind:
         case "tensorboard":
             return EventFileReader(file)
@@ -33,7 +33,7 @@ def open_reader(file: TrainerFile, lines: tuple[TrainerLine, ...] = ()) -> Progr
 
 
 def recognise_file(path: str, head: bytes) -> TrainerFile | None:
-    """What a file is by its first 64 KiB; None if no step can be read from it with certainty."""
+    """What a file is by the first 64 KiB; None if no step can be read from it with certainty."""
     if len(head) >= 12 and masked_crc(head[:8]) == struct.unpack_from("<I", head, 8)[0]:
         return TrainerFile(path, "tensorboard", _FROM_CONFIG, loss=_LOSSES)
     if b'"log_history"' in head or (b'"global_step"' in head and b'"max_steps"' in head):

@@ -12,7 +12,7 @@ from prime_train.diagnose.log_prefix import ANSI
 
 LONGEST_LINE = 16 * 1024
 _ENDS = re.compile(rb"[\r\n]")
-# A bar ends with its times, "[00:04<00:07,  1.68it/s]". What follows is another bar or another message.
+# A bar ends with times, "[00:04<00:07,  1.68it/s]". What follows is another bar or another message.
 _BAR = re.compile(r"\d{1,3}%\|[^|]{0,400}\|[^\[\]]{0,80}\[[^\[\]]{0,2000}\]")
 
 

@@ -1,4 +1,4 @@
-"""Reads a trainer's output by the lines of its profile. Pure."""
+"""Reads a trainer's output by the lines of a profile. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from prime_train.diagnose.log_prefix import strip_prefixes
+from prime_train.diagnose.log_prefix import LogLine, strip_prefixes, unwrap
 from prime_train.programs.command.progress.bars import BarChooser, EpochCounter
 from prime_train.programs.command.progress.lines import LineSplitter
 from prime_train.programs.command.progress.marks import ProgressMark, parse_count, parse_number
@@ -18,7 +18,7 @@ _SHOWN = ("resume", "fresh", "start", "stop", "exit", "warn")
 
 
 class LogProgress:
-    """The marks of one log. `total`: the last step, where the config or another file says it."""
+    """The marks of one log. `total`: the last step, where the config or another file has it."""
 
     def __init__(
         self, lines: Sequence[TrainerLine], phases: Sequence[SlowPhase] = (), total: int | None = None
@@ -92,7 +92,7 @@ def find_line(text: str, lines: Sequence[TrainerLine]) -> tuple[TrainerLine, re.
 
 
 class PrefixedText(NamedTuple):
-    """A line as it is, and without its prefixes; `stream` is the writer that they name."""
+    """A line as it is, and without prefixes; `stream` is the writer that they name."""
 
     text: str
     bare: str
@@ -100,8 +100,8 @@ class PrefixedText(NamedTuple):
 
 
 def read_prefixes(text: str) -> PrefixedText:
-    """The two forms of a line in which a pattern is searched."""
-    line = strip_prefixes(text)
+    """The two forms of a line in which a pattern is searched. A line of JSON is searched in the message."""
+    line = next(iter(unwrap(text)), LogLine("")) if text.startswith('{"') else strip_prefixes(text)
     return PrefixedText(text, line.text, line.stream)
 
 
@@ -117,19 +117,19 @@ def match_line(text: PrefixedText, lines: Sequence[TrainerLine]) -> tuple[Traine
 
 def make_mark(line: TrainerLine, match: re.Match[str], stream: str = "") -> ProgressMark:
     """The mark of a line that a pattern took."""
-    said = {name: value for name, value in match.groupdict().items() if value is not None}
-    step, total = parse_count(said.get("step")), parse_count(said.get("total"))
+    found = {name: value for name, value in match.groupdict().items() if value is not None}
+    step, total = parse_count(found.get("step")), parse_count(found.get("total"))
     return ProgressMark(
         line.kind,
         None if step is None else step + line.offset,
         total,
-        loss=parse_number(said.get("loss")),
-        grad_norm=parse_number(said.get("grad_norm")),
-        tokens=parse_number(said.get("tokens")),
-        tokens_per_s=parse_number(said.get("tps")),
-        epoch=parse_number(said.get("epoch")),
-        took_s=parse_number(said.get("s")),
-        path=said.get("path", ""),
+        loss=parse_number(found.get("loss")),
+        grad_norm=parse_number(found.get("grad_norm")),
+        tokens=parse_number(found.get("tokens")),
+        tokens_per_s=parse_number(found.get("tps")),
+        epoch=parse_number(found.get("epoch")),
+        took_s=parse_number(found.get("s")),
+        path=found.get("path", ""),
         unit=line.unit if step is not None else "",
         stream=stream,
         text=match.string.strip()[:_LONGEST_TEXT] if line.kind in _SHOWN else "",

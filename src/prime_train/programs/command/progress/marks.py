@@ -1,4 +1,4 @@
-"""What one line or row of a trainer says. Pure; a value that it does not say is None or empty."""
+"""What one line or row of a trainer shows. Pure; a value that is not in it is None or empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells from the lines of a log which profile describes its trainer. Pure."""
+"""Finds the profile that describes the trainer of a log. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _find_taker(text: str) -> tuple[str, bool]:
 
 
 def _score(profile: TrainerProfile, taken: Mapping[str, int]) -> tuple[bool, int, int]:
-    """Whether it is more than an engine; lines that it takes, with those of the profiles that it is like; its own."""
+    """Whether it is no engine; the lines that it and the profiles that it is like take; those that it takes alone."""
     if profile.launcher or profile.name not in taken:
         return False, 0, 0
     total, like = taken[profile.name], profile.like

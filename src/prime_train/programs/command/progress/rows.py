@@ -48,7 +48,7 @@ class RowReader:
             self.unreadable += 1
             return ()
         is_span = self._file.kind == "torchtitan"
-        self._has_failed |= is_span and row.get("log_type_name") == "optim_error"  # its span ends as well
+        self._has_failed |= is_span and row.get("log_type_name") == "optim_error"  # the span ends as well
         mark = read_span(row, self._file) if is_span else read_row(row, self._file)
         return () if mark is None or self._has_failed else (mark,)
 
@@ -107,8 +107,8 @@ def look_up(row: Mapping[str, Any], key: str) -> Any:
 def read_span(row: Mapping[str, Any], file: TrainerFile) -> ProgressMark | None:
     """The step or the phase of a row of torchtitan's structured logs, which has the begin and end of each span.
 
-    A step is done when its update is: the span of a whole step also ends where the data did. A span of a save says
-    nothing about one, because it is there in steps without a save.
+    A step is done when the update is: the span of a whole step also ends where the data did. A span of a save shows
+    nothing, because steps without a save have one too.
     Source: torchtitan b5bcd76c6 trainer.py, components/checkpointer/dcp.py.
     """
     name, step = row.get("log_type_name"), parse_count(row.get(file.step))

@@ -1,4 +1,4 @@
-"""Folds the marks of one log into what is known of its run: steps, losses, saves, evaluations, its end. Pure."""
+"""Folds the marks of one log into what is known of the run: steps, losses, saves, evaluations, the end. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LossSeries:
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """What one log says. An empty tuple or None: the log does not say it."""
+    """What one log shows. An empty tuple or None: it does not show it."""
 
     steps: StepSeries | None = None
     losses: LossSeries | None = None
@@ -56,7 +56,7 @@ class LogSummary:
     saves_begun: int = 0
     saves_done: int = 0
     saved_steps: tuple[int, ...] = ()
-    said: tuple[ProgressMark, ...] = ()  # lines about resume, start, stop, end and warnings; the newest 20
+    lines: tuple[ProgressMark, ...] = ()  # lines about resume, start, stop, end and warnings; the newest 20
     kinds: Counter[str] = field(default_factory=Counter)
 
 
@@ -73,7 +73,7 @@ def summarise(marks: Iterable[ProgressMark]) -> LogSummary:
         saves_begun=sum(mark.kind == "save_start" for mark in saves),
         saves_done=sum(mark.kind == "save_done" for mark in saves),
         saved_steps=_steps_of(saves),
-        said=tuple(mark for mark in marks if mark.text)[-_MOST_KEPT:],
+        lines=tuple(mark for mark in marks if mark.text)[-_MOST_KEPT:],
     )
     return replace(summary, kinds=Counter(mark.kind for mark in marks))
 
@@ -131,7 +131,7 @@ def _fold_steps(marks: Sequence[ProgressMark]) -> StepSeries | None:
 
 
 def _find_stride(steps: Sequence[int]) -> int | None:
-    """The difference of nearly all neighbours; None where the differences vary, or there are too few to say."""
+    """The difference of nearly all neighbours; None where the differences vary, or there are too few."""
     differences = Counter(after - before for before, after in pairwise(steps) if after > before)
     if differences.total() < 2:
         return None

@@ -14,7 +14,7 @@ _ROW = "step"
 
 
 class TrainerStateReader:
-    """Reads the whole file at its end: it is replaced at each save, and does not grow."""
+    """Reads the whole file at the end: it is replaced at each save, and does not grow."""
 
     def __init__(self, file: TrainerFile) -> None:
         self._file = file

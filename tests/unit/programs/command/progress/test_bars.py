@@ -83,6 +83,12 @@ def test_an_evaluation_with_as_many_batches_as_there_are_steps_does_not_finish_t
     assert steps(log + bar(12, 20) + LOSS + bars(13, 14, 20)) == list(range(1, 15))
 
 
+def test_a_training_that_started_again_counts_after_its_next_loss() -> None:
+    log = bars(0, 10, 20) + LOSS + bars(11, 12, 20)
+    assert steps(log + bars(0, 5, 20)) == list(range(1, 13))
+    assert steps(log + bars(0, 5, 20) + LOSS + bars(6, 7, 20)) == [*range(1, 13), 6, 7]
+
+
 def test_a_second_training_in_the_same_log_counts() -> None:
     first = bars(0, 20, 20) + LOSS + bar(20, 20) + END
     second = bars(0, 5, 30) + LOSS + bars(6, 7, 30)

@@ -74,7 +74,7 @@ def test_an_engine_is_named_only_where_no_trainer_is() -> None:
     assert recognise_log([(engine * 9 + megatron).encode()]).name == "megatron"
 
 
-def test_what_a_log_says_and_does_not_say(tmp_path: Path) -> None:
+def test_what_a_log_shows_and_does_not_show(tmp_path: Path) -> None:
     step = "step: {step:2}  loss:  2.81340  grad_norm:  0.2804  memory:  9.46GiB(64.99%)  tps: 6,939\n"
     log = "".join(TITAN + step.format(step=number) for number in (1, 10, 20, 30))
     (tmp_path / "a.log").write_text(log + TITAN + "Saving the checkpoint.\n" + TITAN + "Training completed\n")

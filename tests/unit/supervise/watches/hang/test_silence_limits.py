@@ -260,16 +260,15 @@ def test_the_same_hour_that_stops_dead_is_found_when_its_limit_has_passed(last_s
     assert limit_s <= found.silent_s <= limit_s + 1
 
 
-def test_a_trainer_whose_steps_nobody_can_read_is_no_hang_while_its_processes_work() -> None:
+def test_a_trainer_without_readable_steps_is_no_hang_while_its_processes_work() -> None:
     """Its checkpoints are events too, and say nothing about the next one."""
     limits = SilenceLimits(reports=False, is_mute=True)
     saved = Learned(1, heard=True)
     assert compute_limit_s(saved, "start", limits) == CEILING_S
     policy = Policy(reports=False, is_mute=True)
     state = State()
-    for number, event in enumerate(
-        (RunOpened("r", 1, 300, "0"), LaunchAsked(1, 0), ChildStarted(1, "trainer", 1, 1, ""))
-    ):
+    begun: list[Event] = [RunOpened("r", 1, 300, "0"), LaunchAsked(1, 0), ChildStarted(1, "trainer", 1, 1, "")]
+    for number, event in enumerate(begun):
         state = fold(state, Record(0.0, "supervisor", number, event))
     now_s = 10 * CEILING_S
     found = decide(state, policy, now_s)
