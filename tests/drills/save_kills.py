@@ -79,8 +79,8 @@ class Trainers:
         return ["loads"] in list(self.lines({"kind": "load", "path": str(path), "log": str(log)}))
 
     def close(self) -> None:
-        self._pipe(self._process.stdin).close()
-        self._process.wait(60)
+        self._process.kill()  # no life is left, and to take all the packages down takes long
+        self._process.wait()
 
     def _read(self) -> list[str]:
         line = self._pipe(self._process.stdout).readline()

@@ -1,25 +1,22 @@
-"""Real trainers that are killed during their saves; PRIME_TRAIN_TEST_TRAINERS names a Python with their packages."""
+"""Real trainers that are killed during their saves: no broken checkpoint counts, and each run gets to its end."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.drills.save_kills import kill_saves, start
+from tests.system.live.trainers import find_interpreter
 
+pytestmark = pytest.mark.trainers
 _KILLS = 5
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["hf", "lightning"])
-def test_no_broken_checkpoint_is_complete_or_keeps_a_run_from_its_end(kind: str, tmp_path: Path) -> None:
-    python = os.environ.get("PRIME_TRAIN_TEST_TRAINERS")
-    if not python:
-        pytest.skip("PRIME_TRAIN_TEST_TRAINERS names no Python with transformers and lightning")
-    with start(python, kind) as trainers:
+@pytest.mark.timeout(900)  # a life of a trainer takes seconds, and there are six of them
+@pytest.mark.parametrize(("kind", "package"), [("hf", "transformers"), ("lightning", "lightning")])
+def test_no_broken_checkpoint_is_complete_or_keeps_a_run_from_its_end(kind: str, package: str, tmp_path: Path) -> None:
+    with start(find_interpreter(package), kind) as trainers:
         counts = kill_saves(trainers, _KILLS, 1, tmp_path / "runs", tmp_path / "tmp")
-    assert counts.kills == _KILLS
-    assert counts.runs == 1
+    assert (counts.kills, counts.runs) == (_KILLS, 1)
     assert (counts.wrongly_complete, counts.resumed_from_broken, counts.stuck) == (0, 0, 0)

@@ -33,7 +33,12 @@ def train_hf(life: dict[str, Any]) -> None:
             say("saved", self.state.global_step)
 
     set_seed(_SEED)
-    shape = {"hidden_size": _WIDTH, "intermediate_size": 2 * _WIDTH, "num_hidden_layers": 2, "vocab_size": 2000}
+    shape: dict[str, Any] = {
+        "hidden_size": _WIDTH,
+        "intermediate_size": 2 * _WIDTH,
+        "num_hidden_layers": 2,
+        "vocab_size": 2000,
+    }
     model = LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=4, num_key_value_heads=4))
     rows = [{"input_ids": (tokens := torch.randint(0, 2000, (8,))), "labels": tokens} for _ in range(_ROWS)]
     arguments = TrainingArguments(
@@ -55,13 +60,13 @@ def train_lightning(life: dict[str, Any]) -> None:
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    class Told(ModelCheckpoint):
+    class Told(ModelCheckpoint):  # type: ignore[misc]  # lightning has no types here
         def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
             say("saving", trainer.global_step)
             super()._save_checkpoint(trainer, filepath)
             say("saved", trainer.global_step)
 
-    class Net(lightning.LightningModule):
+    class Net(lightning.LightningModule):  # type: ignore[misc]  # as above
         def __init__(self) -> None:
             super().__init__()
             self.layers = torch.nn.Sequential(torch.nn.Linear(8, 4 * _WIDTH), torch.nn.Linear(4 * _WIDTH, 4 * _WIDTH))

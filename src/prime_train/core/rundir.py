@@ -43,6 +43,7 @@ class RunDir:
     watches = _Below("watches")  # one log for each watch: the output of its program and its failures
     wandb = _Below("wandb")  # the files of the mirror at W&B (log, lock, position), beside those of W&B itself
     backup = _Below("backup")  # the files of the backup: lock and known hashes
+    reported = _Below("reported_checkpoint.json")  # the newest that a script reported through prime_train.live
     slurm = _Below("slurm")  # the script, output and records of the run's job on Slurm
     supervisor_log = _Below("supervisor.log")  # the output of a supervisor that was started with --detach
     checkpoints = _Below("checkpoints")

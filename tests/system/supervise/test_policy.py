@@ -592,7 +592,7 @@ def test_a_trainer_that_looks_for_the_file_gets_no_signal() -> None:
 
 def test_an_endless_run_is_over_when_its_trainer_has_finished() -> None:
     opened = replace(OPENED, max_steps=ENDLESS_STEPS)
-    over = replace(ended(1, 9.0)[1], outcome="finished", what="exit 0; not known")
+    over = AttemptEnded(1, 0, "finished", "", "exit 0; not known", "", "", "", 0)
     assert decide(history((0.0, opened), *launched(), (9.0, over)), POLICY, 9.0) == actions.Close(
         "finished", ExitCode.OK, "exit 0; not known"
     )

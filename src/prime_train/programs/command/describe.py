@@ -34,7 +34,7 @@ def _describe_progress(trainer: KnownTrainer, run: RunSpec) -> str:
 
 def _describe_checkpoints(trainer: KnownTrainer) -> str:
     if trainer.checkpoints is None:
-        return f"{_UNKNOWN}: set command.checkpoints.dir and command.checkpoints.layout; nothing is deleted"
+        return f"{_UNKNOWN}: set command.checkpoints, or call live.checkpoint; nothing else is deleted or resumed from"
     if trainer.layout is None:
         return f"in {trainer.checkpoints}, in an unknown layout: none counts as complete, and nothing is deleted"
     return f"in {trainer.checkpoints}, complete by their content"
@@ -55,7 +55,7 @@ def _describe_resume(trainer: KnownTrainer) -> str:
             return f"by the variable {way.template}{aside}"
         case "itself":
             return f"it finds its newest checkpoint itself{aside}"
-    return f"{_UNKNOWN}: each attempt is the same command; set command.resume"
+    return f"{_UNKNOWN}: each attempt is the same command; set command.resume, or call live.resume_path"
 
 
 def _describe_stop(trainer: KnownTrainer, run: RunSpec) -> str:

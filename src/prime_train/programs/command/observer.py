@@ -14,6 +14,8 @@ from pathlib import Path
 
 from prime_train import live
 from prime_train.checkpoints import step_folders
+from prime_train.checkpoints.layout import SavedCheckpoint
+from prime_train.checkpoints.step_folders import SeenPaths
 from prime_train.core.rundir import RunDir
 from prime_train.events import Phase, Progress, StopListened
 from prime_train.programs.command.files import GrowingFile
@@ -23,7 +25,8 @@ from prime_train.programs.command.live_lines import LiveLine, LiveLines
 from prime_train.programs.command.progress.log_progress import LogProgress
 from prime_train.programs.command.progress.marks import ProgressMark
 from prime_train.programs.command.progress_files import ProgressFiles
-from prime_train.programs.command.trainer import KnownTrainer, trainer_of
+from prime_train.programs.command.reported import keep_reported
+from prime_train.programs.command.trainer import KnownTrainer, know_run
 from prime_train.programs.log_observer import LogObserver
 from prime_train.programs.seen_checkpoints import SeenCheckpoints, compare
 from prime_train.spec import ENDLESS_STEPS, RunSpec
@@ -46,7 +49,8 @@ class CommandObserver(LogObserver):
 
     def __init__(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int = 0) -> None:
         super().__init__(WATCH, run_dir, attempt, ROLE)
-        self._trainer = trainer_of(run)
+        self._trainer = know_run(run, run_dir)
+        self._spec = run
         self._resume_step = resume_step
         self._own_log = run_dir.log(attempt, ROLE)
         self._target = None if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
@@ -58,6 +62,7 @@ class CommandObserver(LogObserver):
         self._live = LiveLines(live_folder(run_dir, attempt))
         self._listens = False
         self._seen = SeenCheckpoints()
+        self._whole: dict[SeenPaths, SavedCheckpoint] = {}  # judged once: there may be hundreds
         self._step, self._reported_step = 0, 0
         self._loss: float | None = None
         self._tokens_per_s: float | None = None
@@ -115,6 +120,10 @@ class CommandObserver(LogObserver):
         if line.total:
             self._target = self._total = line.total
         self._has_end_line = self._has_end_line or line.finished
+        if line.checkpoint:
+            with suppress(OSError):  # a full disk; the next checkpoint is reported, too
+                keep_reported(self._run_dir, line)
+                self._trainer = know_run(self._spec, self._run_dir)
         self._reports_end = self._reports_end or line.finished or line.total is not None
         if line.loss is not None:
             self._loss = line.loss
@@ -150,7 +159,8 @@ class CommandObserver(LogObserver):
         self._alarms = () if hold_folder(folder) else (_shared_folder(folder),)
         if layout is None:
             return
-        self._seen, events = compare(self._seen, step_folders.checkpoints([folder], layout), now_s, self._attempt)
+        found = step_folders.checkpoints([folder], layout, self._whole)
+        self._seen, events = compare(self._seen, found, now_s, self._attempt)
         for event in events:
             self._log.append(event)
 

@@ -24,7 +24,7 @@ from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.command.describe import describe_trainer
 from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.observer import ROLE, CommandObserver, live_folder
-from prime_train.programs.command.trainer import KnownTrainer, trainer_of
+from prime_train.programs.command.trainer import KnownTrainer, know_run, trainer_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.program import TERMINAL, Host, Launch, Needs, Program, ProgramConfig, Variable
 from prime_train.supervise.launch.run_directory import Opened, Resume
@@ -101,7 +101,7 @@ class CommandProgram(RunTomlProgram):
     # --- an attempt ---
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
-        trainer = trainer_of(run)
+        trainer = know_run(run, run_dir)
         found = self.checkpoints(run, run_dir)
         saved = next((str(checkpoint.path) for checkpoint in found if checkpoint.step == resume_step), "")
         words, variables = _ask_resume(trainer, saved, resume_step)
@@ -144,7 +144,7 @@ class CommandProgram(RunTomlProgram):
 
     def places(self, run: RunSpec, run_dir: RunDir) -> StepPlaces:
         """The folder of its checkpoints; in an unknown layout a folder without any, so that none is judged."""
-        trainer = trainer_of(run)
+        trainer = know_run(run, run_dir)
         if trainer.checkpoints is None or trainer.layout is None:
             return StepPlaces(run_dir.path, (run_dir.checkpoints,))
         temporary = (_find_temporary(trainer.command.env),) if trainer.layout.temporary else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from prime_train.checkpoints.layout_table import read_layout
 from prime_train.checkpoints.step_folders import FolderLayout, choose_layout
 from prime_train.config.command_start import CommandStart, read_words
 from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.programs.command.recognise import read_configs, read_settings
+from prime_train.programs.command.reported import read_reported
 from prime_train.registry.trainers import (
     ExitMeaning,
     ResumeWay,
@@ -102,6 +104,17 @@ def know_trainer(command: CommandSpec) -> KnownTrainer:
 def trainer_of(run: RunSpec) -> KnownTrainer:
     assert run.command is not None, "only a run of kind command has this program"
     return know_trainer(run.command)
+
+
+def know_run(run: RunSpec, run_dir: RunDir) -> KnownTrainer:
+    """What is known of the trainer with what its script has reported in this run."""
+    trainer = trainer_of(run)
+    if trainer.checkpoints is not None and trainer.layouts:
+        return trainer
+    reported = read_reported(run_dir)
+    if reported is None:
+        return trainer
+    return replace(trainer, checkpoints=reported.folder, layouts=(reported.layout,))
 
 
 def _has_callback(profile: TrainerProfile | None) -> bool:

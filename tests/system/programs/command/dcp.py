@@ -22,7 +22,7 @@ def main() -> None:
     rank = dist.get_rank()
     state = {"step": torch.tensor([0]), "weight": torch.zeros(1000)}
     if path:
-        dcp.load(state, checkpoint_id=path)
+        dcp.load(state, checkpoint_id=path)  # type: ignore[attr-defined]
     Path(f"rank{rank}.pid").write_text(str(os.getpid()), encoding="utf-8")
     for step in range(int(state["step"].item()) + 1, steps + 1):
         time.sleep(0.1)
@@ -31,7 +31,7 @@ def main() -> None:
         if rank == 0:
             print(f"step {step} loss {1 / step:.4f}")  # noqa: T201
         if step % every == 0:
-            dcp.save(state, checkpoint_id=f"out/step_{step}")
+            dcp.save(state, checkpoint_id=f"out/step_{step}")  # type: ignore[attr-defined]
     if rank == 0:
         print(f"sum {state['weight'][0].item():.0f}")  # noqa: T201
     dist.destroy_process_group()

@@ -19,7 +19,7 @@ from tests.unit.cli.commands import prime_train, wait_until
 pytestmark = pytest.mark.trainers
 
 SAVES = 3  # a checkpoint after so many steps
-PAUSE_S = "0.4"
+PAUSE_S, LONG_PAUSE_S = "0.4", "2"  # between two steps; the long one leaves time for a stop
 # Where a resumed run ends with other weights than one without a fault, and why.
 NOT_EXACT = {"grpo": "the sampler's generator is not saved (TRL 1.16)"}
 
@@ -79,6 +79,7 @@ def test_a_run_with_four_faults_ends_as_a_run_without(
 
     # The third: the newest checkpoint is cut. The same command resumes from the one before.
     truncate(newest(work, script))
+    monkeypatch.setenv("PAUSE_S", LONG_PAUSE_S)
     second = Supervised(work, *command)
     try:
         saved = count_saved(work, script)
@@ -93,6 +94,7 @@ def test_a_run_with_four_faults_ends_as_a_run_without(
         second.kill()
     assert not (work / "final.txt").exists()
 
+    monkeypatch.setenv("PAUSE_S", "0")
     third = Supervised(work, *command)
     try:
         code, err = third.await_end()

@@ -40,9 +40,8 @@ def test_a_flag_is_read_in_both_forms() -> None:
     assert start.flag("--missing") == ""
 
 
-WORDS = st.lists(
-    st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=1), min_size=1
-)
+LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+WORDS = st.lists(st.text(LETTERS, min_size=1), min_size=1)
 
 
 @given(WORDS)

@@ -267,9 +267,8 @@ def test_a_trainer_without_readable_steps_is_no_hang_while_its_processes_work() 
     assert compute_limit_s(saved, "start", limits) == CEILING_S
     policy = Policy(reports=False, is_mute=True)
     state = State()
-    for number, event in enumerate(
-        (RunOpened("r", 1, 300, "0"), LaunchAsked(1, 0), ChildStarted(1, "trainer", 1, 1, ""))
-    ):
+    begun: list[Event] = [RunOpened("r", 1, 300, "0"), LaunchAsked(1, 0), ChildStarted(1, "trainer", 1, 1, "")]
+    for number, event in enumerate(begun):
         state = fold(state, Record(0.0, "supervisor", number, event))
     now_s = 10 * CEILING_S
     found = decide(state, policy, now_s)

@@ -1,0 +1,61 @@
+"""Where a script with `prime_train.live` saves: learned from its first checkpoint, and kept for the next attempt.
+
+Nothing says so before. The names of the checkpoints come from the script, so a step folder is only what is named as the
+reported one, and complete only with the manifest that `live.checkpoint` wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from prime_train import live
+from prime_train.checkpoints.proofs import FileProof
+from prime_train.checkpoints.step_folders import FolderLayout
+from prime_train.core import outside
+from prime_train.core.outside import RECORD_BYTES
+from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.programs.command.live_lines import LiveLine
+
+
+class ReportedPlace(NamedTuple):
+    """A folder with checkpoints, and how those are named."""
+
+    folder: Path
+    layout: FolderLayout
+
+
+def find_place(checkpoint: Path, step: int) -> ReportedPlace | None:
+    """The place of a reported checkpoint; None if its name has no step, because then the next one replaces it."""
+    numbers = [match for match in re.finditer(r"\d+", checkpoint.name) if int(match[0]) == step]
+    if not numbers:
+        return None
+    before, after = checkpoint.name[: numbers[-1].start()], checkpoint.name[numbers[-1].end() :]
+    name = rf"{re.escape(before)}(\d+){re.escape(after)}"
+    if checkpoint.is_dir():
+        return ReportedPlace(checkpoint.parent, FolderLayout(name, proofs=(_manifest(live.MANIFEST),)))
+    beside = rf"(?:\.{re.escape(live.MANIFEST)})?"
+    proofs = (_manifest(f"*.{live.MANIFEST}"),)
+    return ReportedPlace(checkpoint.parent, FolderLayout(name + beside, kind="file", proofs=proofs))
+
+
+def _manifest(name: str) -> FileProof:
+    return FileProof("manifest", (name,), "step")
+
+
+def keep_reported(run_dir: RunDir, line: LiveLine) -> None:
+    """Write down the checkpoint of a line. Raises OSError."""
+    if line.checkpoint and line.of_step is not None and Path(line.checkpoint).is_absolute():
+        write_atomic(run_dir.reported, json.dumps({"checkpoint": line.checkpoint, "step": line.of_step}))
+
+
+def read_reported(run_dir: RunDir) -> ReportedPlace | None:
+    """The place of the newest reported checkpoint. None if there is none, or if its record is damaged."""
+    try:
+        kept = outside.read_json(run_dir.reported, RECORD_BYTES, run_dir.path)
+        step = outside.to_count(kept["step"])
+        return None if step is None else find_place(Path(str(kept["checkpoint"])), step)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
