@@ -11,7 +11,7 @@ import fnmatch
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -100,13 +100,22 @@ def steps(folders: Sequence[Path], form: FolderLayout) -> dict[int, list[Path]]:
     found: dict[int, list[Path]] = {}
     match = re.compile(form.step, re.ASCII).fullmatch
     for folder in list_roots(folders, form):
-        entries = [entry for entry in layout.list_entries(folder) if match(entry.name)]
+        entries = [entry for entry in _scan(folder) if match(entry.name)]
         for entry in sorted(entries, key=lambda entry: entry.name):
             # No link: what is behind one may be the user's own.
             is_one = entry.is_file if form.kind == "file" else entry.is_dir
             if is_one(follow_symlinks=False) and (step := step_of(folder / entry.name, form)) is not None:
                 found.setdefault(step, []).append(folder / entry.name)
     return found
+
+
+def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """The entries of a folder one by one, because a million of them need not be held; none of one that is missing."""
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except (FileNotFoundError, NotADirectoryError):
+        return
 
 
 def list_roots(folders: Sequence[Path], form: FolderLayout) -> list[Path]:
@@ -243,12 +252,38 @@ def is_finished(folders: Sequence[Path], form: FolderLayout) -> bool:
     return all(_has(folders, marker.names) for marker in form.markers)
 
 
-def checkpoints(folders: Sequence[Path], form: FolderLayout) -> list[SavedCheckpoint]:
-    """Every checkpoint below `folders`, newest first. The parts of one may be in several; `path` is the first."""
+def checkpoints(
+    folders: Sequence[Path], form: FolderLayout, known: MutableMapping[SeenPaths, SavedCheckpoint] | None = None
+) -> list[SavedCheckpoint]:
+    """Every checkpoint below `folders`, newest first. The parts of one may be in several; `path` is the first.
+
+    `known`: of a caller that looks every few seconds; what was complete is judged again only if an entry of it changed.
+    """
     if form.manifest:
         return [checkpoint for folder in folders for checkpoint in layout.scan(folder)]
     found = steps(folders, form)
-    return [_checkpoint(step, found[step], form) for step in sorted(found, reverse=True)]
+    if known is None:
+        return [_checkpoint(step, found[step], form) for step in sorted(found, reverse=True)]
+    return [_recall(step, found[step], form, known) for step in sorted(found, reverse=True)]
+
+
+SeenPaths = tuple[tuple[Path, int], ...]  # the parts of a step, and when each was changed, in ns since the epoch
+
+
+def _recall(
+    step: int, parts: Sequence[Path], form: FolderLayout, known: MutableMapping[SeenPaths, SavedCheckpoint]
+) -> SavedCheckpoint:
+    try:
+        seen = tuple((part, part.lstat().st_mtime_ns) for part in parts)
+    except FileNotFoundError:
+        return _checkpoint(step, parts, form)
+    if seen not in known:
+        # Before the look, so that a later change is noticed.
+        checkpoint = _checkpoint(step, parts, form)
+        if not checkpoint.complete:
+            return checkpoint
+        known[seen] = checkpoint
+    return known[seen]
 
 
 def find_newest_complete(folders: Sequence[Path], form: FolderLayout) -> SavedCheckpoint | None:

@@ -14,7 +14,8 @@ from prime_train.config.foreign.shell.values import Piece, Word
 from prime_train.config.foreign.starts import Start, read_start
 
 _PROCESS_FLAGS = ("nproc_per_node", "num_processes", "num_gpus", "ntasks_per_node", "np", "n", "ntasks")
-_MODULE, _CODE = "-m", "-c"  # of Python
+_MODULE = "-m"  # of Python
+_CODE = "-c"
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 
 

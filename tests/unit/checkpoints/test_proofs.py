@@ -15,6 +15,7 @@ import pytest
 
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.aside import make_way
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.layout_table import read_layout
 from prime_train.checkpoints.step_folders import StepPlaces
 from tests.unit.checkpoints import written_saves as saves
@@ -158,3 +159,14 @@ def test_a_faulty_table_is_refused(changed: dict[str, Any], named: str) -> None:
     read_layout(table)
     with pytest.raises(ValueError, match=named):
         read_layout(table | changed)
+
+
+def test_a_whole_checkpoint_is_judged_once_until_an_entry_of_it_changes(out: Path) -> None:
+    known: dict[step_folders.SeenPaths, SavedCheckpoint] = {}
+    form = find_layout("hf", 1)
+    first = step_folders.checkpoints([out], form, known)
+    assert [found.complete for found in first] == [True]
+    assert step_folders.checkpoints([out], form, known)[0] is first[0]
+    (out / FOLDER / "optimizer.pt").rename(out / "optimizer.pt")
+    (out / FOLDER / "trainer_state.json").unlink()
+    assert [found.complete for found in step_folders.checkpoints([out], form, known)] == [False]

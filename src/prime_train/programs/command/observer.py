@@ -14,6 +14,8 @@ from pathlib import Path
 
 from prime_train import live
 from prime_train.checkpoints import step_folders
+from prime_train.checkpoints.layout import SavedCheckpoint
+from prime_train.checkpoints.step_folders import SeenPaths
 from prime_train.core.rundir import RunDir
 from prime_train.events import Phase, Progress, StopListened
 from prime_train.programs.command.files import GrowingFile
@@ -60,6 +62,7 @@ class CommandObserver(LogObserver):
         self._live = LiveLines(live_folder(run_dir, attempt))
         self._listens = False
         self._seen = SeenCheckpoints()
+        self._whole: dict[SeenPaths, SavedCheckpoint] = {}  # judged once: there may be hundreds
         self._step, self._reported_step = 0, 0
         self._loss: float | None = None
         self._tokens_per_s: float | None = None
@@ -156,7 +159,8 @@ class CommandObserver(LogObserver):
         self._alarms = () if hold_folder(folder) else (_shared_folder(folder),)
         if layout is None:
             return
-        self._seen, events = compare(self._seen, step_folders.checkpoints([folder], layout), now_s, self._attempt)
+        found = step_folders.checkpoints([folder], layout, self._whole)
+        self._seen, events = compare(self._seen, found, now_s, self._attempt)
         for event in events:
             self._log.append(event)
 

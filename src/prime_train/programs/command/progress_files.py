@@ -47,8 +47,11 @@ class ProgressFiles:
             if path not in self._growing:
                 if len(self._growing) >= _MOST_FILES:
                     continue
-                growing = GrowingFile(path, self._before.get(path, 0))
-                self._growing[path] = (growing, open_reader(file, self._trainer.lines))
+                before = self._before.get(path, 0)
+                reader = open_reader(file, self._trainer.lines)
+                if before and file.kind == "csv":
+                    reader.feed(_read_header(path))  # the rows of this attempt follow those of earlier ones
+                self._growing[path] = (GrowingFile(path, before), reader)
         for growing, reader in self._growing.values():
             for piece in growing.take():
                 yield from reader.feed(piece)
@@ -85,6 +88,13 @@ class ProgressFiles:
             for path in islice(sorted(base.glob(pattern)), _MOST_FILES):
                 inner = sorted(path.glob(_EVENT_FILES)) if file.kind == "tensorboard" and path.is_dir() else [path]
                 yield from ((one, file) for one in inner)
+
+
+def _read_header(path: Path) -> bytes:
+    """The first line of a table; empty for a file that cannot be read."""
+    with suppress(OSError), outside.open_regular(path) as file:
+        return file.readline(_HEAD_BYTES)
+    return b""
 
 
 def _recognise(path: Path) -> TrainerFile | None:

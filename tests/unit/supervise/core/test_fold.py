@@ -651,6 +651,7 @@ def test_a_checkpoint_that_is_saved_is_the_newest_and_readable() -> None:
         "newest_complete": 40,
         "saving_step": None,
         "unreadable": (20,),
+        "saved_s": 50.0,
         "saves_s": (7.0,),
         "live.last_sign_s": 50.0,
     }
