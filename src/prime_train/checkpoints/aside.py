@@ -35,7 +35,7 @@ class AsideChange:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _JudgedStep:
     step: int
     paths: tuple[Path, ...]
     problem: str
@@ -59,9 +59,9 @@ def make_way(places: StepPlaces, how: How) -> tuple[AsideChange, ...]:
     return tuple(AsideChange(one.step, one.problem, one.paths, tuple(map(set_aside, one.paths))) for one in broken)
 
 
-def _list_in_the_way(places: StepPlaces) -> list[_Judged]:
+def _list_in_the_way(places: StepPlaces) -> list[_JudgedStep]:
     """Checkpoints without proof that are newer than the newest whole one, newest first."""
-    found: list[_Judged] = []
+    found: list[_JudgedStep] = []
     whole = False
     saved = step_folders.steps(places.checkpoints, places.layout)
     unnumbered = saved.pop(NO_STEP, []) if places.layout.step_key else []
@@ -79,13 +79,13 @@ def _list_in_the_way(places: StepPlaces) -> list[_Judged]:
     return [judged for judged in found if judged.is_known and not (is_doubtful and judged.is_finished)]
 
 
-def _judge(step: int, paths: tuple[Path, ...], form: FolderLayout) -> _Judged:
+def _judge(step: int, paths: tuple[Path, ...], form: FolderLayout) -> _JudgedStep:
     is_finished = step_folders.is_finished(paths, form)
     try:
-        return _Judged(step, paths, step_folders.find_unproven(paths, form), True, is_finished)
+        return _JudgedStep(step, paths, step_folders.find_unproven(paths, form), True, is_finished)
     # A disk that does not answer proves nothing about what it holds.
     except OSError as error:
-        return _Judged(step, paths, str(error), False, is_finished)
+        return _JudgedStep(step, paths, str(error), False, is_finished)
 
 
 def set_aside(path: Path) -> Path:
