@@ -70,12 +70,24 @@ def summarise(marks: Iterable[ProgressMark]) -> LogSummary:
         losses=_fold_losses([mark for mark in marks if mark.kind in ("step", "loss")]),
         evaluations=_fold_losses(held_out),
         evaluation_steps=_steps_of(held_out),
-        saves_begun=sum(mark.kind == "save_start" for mark in saves),
+        saves_begun=_count_saves(marks),
         saves_done=sum(mark.kind == "save_done" for mark in saves),
         saved_steps=_steps_of(saves),
         lines=tuple(mark for mark in marks if mark.text)[-_MOST_KEPT:],
     )
     return replace(summary, kinds=Counter(mark.kind for mark in marks))
+
+
+def _count_saves(marks: Sequence[ProgressMark]) -> int:
+    """The saves that began. Several lines of one save, with no step between them, count once."""
+    begun, is_open = 0, False
+    for mark in marks:
+        if mark.kind == "save_start":
+            begun += not is_open
+            is_open = True
+        elif mark.kind in ("step", "save_done"):
+            is_open = False
+    return begun
 
 
 def _steps_of(marks: Sequence[ProgressMark]) -> tuple[int, ...]:

@@ -52,6 +52,12 @@ def test_a_series_holds_only_steps_that_were_seen(steps: list[int]) -> None:
     assert all(before < after for before, after in found.gaps)
 
 
+def test_the_lines_of_one_save_count_once() -> None:
+    kinds = ("step", "save_start", "save_start", "save_done", "save_start", "step", "save_start")
+    summary = summarise([ProgressMark(kind, 1) for kind in kinds])  # type: ignore[arg-type]
+    assert (summary.saves_begun, summary.saves_done) == (3, 1)
+
+
 def test_the_profile_with_most_lines_is_found() -> None:
     assert recognise_log([HF.encode() * 3]).name == "hf"
     found = recognise_log([(HF * 5 + TRL * 2).encode()])
