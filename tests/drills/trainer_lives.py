@@ -18,7 +18,7 @@ import torch
 _WIDTH, _ROWS, _SEED = 192, 64, 7
 
 
-def say(*words: object) -> None:
+def report(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
@@ -26,11 +26,11 @@ def train_hf(life: dict[str, Any]) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
     from transformers.trainer_utils import get_last_checkpoint
 
-    class Told(Trainer):
+    class ReportingTrainer(Trainer):
         def _save_checkpoint(self, *arguments: Any, **others: Any) -> None:
-            say("saving", self.state.global_step)
+            report("saving", self.state.global_step)
             super()._save_checkpoint(*arguments, **others)
-            say("saved", self.state.global_step)
+            report("saved", self.state.global_step)
 
     set_seed(_SEED)
     shape: dict[str, Any] = {
@@ -53,18 +53,20 @@ def train_hf(life: dict[str, Any]) -> None:
         use_cpu=True,
     )
     # Its own rule: the highest number, without a look inside.
-    Told(model, arguments, train_dataset=rows).train(resume_from_checkpoint=get_last_checkpoint(life["out"]))
+    ReportingTrainer(model, arguments, train_dataset=rows).train(
+        resume_from_checkpoint=get_last_checkpoint(life["out"])
+    )
 
 
 def train_lightning(life: dict[str, Any]) -> None:
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    class Told(ModelCheckpoint):  # type: ignore[misc]  # lightning has no types here
+    class ReportingCheckpoint(ModelCheckpoint):  # type: ignore[misc]  # lightning has no types here
         def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
-            say("saving", trainer.global_step)
+            report("saving", trainer.global_step)
             super()._save_checkpoint(trainer, filepath)
-            say("saved", trainer.global_step)
+            report("saved", trainer.global_step)
 
     class Net(lightning.LightningModule):  # type: ignore[misc]  # as above
         def __init__(self) -> None:
@@ -83,7 +85,7 @@ def train_lightning(life: dict[str, Any]) -> None:
     tempfile.tempdir = life["tmp"]
     lightning.seed_everything(_SEED, verbose=False)
     rows = torch.utils.data.TensorDataset(torch.randn(_ROWS, 8))
-    saves = Told(dirpath=life["out"], every_n_train_steps=2, save_top_k=-1, save_last=True)
+    saves = ReportingCheckpoint(dirpath=life["out"], every_n_train_steps=2, save_top_k=-1, save_last=True)
     trainer = lightning.Trainer(
         max_steps=life["max_steps"],
         accelerator="cpu",
@@ -111,7 +113,7 @@ def load(life: dict[str, Any]) -> None:
     if place.is_dir():
         needed = {"trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"}
         assert needed <= {path.name for path in files}
-    say("loads")
+    report("loads")
 
 
 _IMPORTS = {
@@ -126,7 +128,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in _IMPORTS[kind]:
         import_module(name)
-    say("ready")
+    report("ready")
     for line in sys.stdin:
         life = json.loads(line)
         if not (pid := os.fork()):
@@ -141,9 +143,9 @@ def main() -> None:
             finally:
                 sys.stderr.flush()
                 os._exit(code)
-        say("pid", pid)
+        report("pid", pid)
         _, status = os.waitpid(pid, 0)
-        say("ended", os.waitstatus_to_exitcode(status))
+        report("ended", os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":

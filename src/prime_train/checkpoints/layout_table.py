@@ -10,7 +10,9 @@ from prime_train.checkpoints.proofs import PROOF_KINDS, FileProof, ProofKind
 from prime_train.checkpoints.step_folders import FolderLayout
 from prime_train.checkpoints.tracker import StepTracker
 
-_KEYS = frozenset({"name", "step", "kind", "proofs", "below", "parts", "tracker", "temporary", "step_key", "best"})
+_KEYS = frozenset(
+    {"name", "step", "kind", "proofs", "below", "parts", "tracker", "temporary", "step_key", "alike", "best"}
+)
 _KINDS: Mapping[str, ProofKind] = {kind: kind for kind in get_args(ProofKind)}
 
 
@@ -43,6 +45,7 @@ def read_layout(table: Mapping[str, Any], ranks: int = 0) -> FolderLayout:
         temporary=_texts(table, "temporary"),
         ranks=ranks,
         step_key=step_key,
+        alike=bool(table.get("alike", False)),
         best=_texts(table, "best"),
     )
 

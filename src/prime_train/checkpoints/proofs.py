@@ -63,6 +63,17 @@ def find_missing_name(names: Collection[str], proofs: Sequence[FileProof], ranks
     return next(filter(None, (_find_missing(names, proof, ranks) for proof in proofs)), "")
 
 
+def list_proven(names: Collection[str], proofs: Sequence[FileProof], step: int) -> set[str]:
+    """The names that a proof is about. The step in the name of a folder is written as `{step}`."""
+    found: set[str] = set()
+    for proof in proofs:
+        if proof.kind == "dcp":
+            found |= {f"{folder}{dcp.METADATA}" for folder in _list_dcp_folders(names, proof)}
+        elif proof.kind not in ("absent", "tracker"):
+            found |= {name for pattern in proof.names for name in _select(names, pattern)}
+    return {re.sub(rf"(?<!\d){step}(?=/)", "{step}", name) for name in found}
+
+
 def show_name(name: str) -> str:
     """A name for a message: without line ends or control characters, and not endless."""
     return (name if name.isprintable() else ascii(name))[:120]

@@ -49,6 +49,7 @@ class FolderLayout:
     temporary: tuple[str, ...] = ()  # names of files in the folder for temporary files that a kill leaves there
     ranks: int = 0  # processes that save, from the launch; 0: not known
     step_key: str = ""  # where a file without a number in its name has the step
+    alike: bool = False  # each step has the files of the next newer one: a deletion that was cut leaves fewer
     best: tuple[str, ...] = ()  # a JSON file of a step and the key that names the best one; or a key of torch's file
 
 
@@ -178,10 +179,28 @@ def find_unproven(paths: Sequence[Path], form: FolderLayout) -> str:
         if name not in saved and (base / name).is_dir():
             return f"no part in {name}: the save did not finish"
     lacks = next(filter(None, (proofs.find_problem(part, form.proofs) for part in judged)), "")
+    lacks = lacks or (_find_unlike(judged[0], form) if form.alike else "")
     if not lacks and form.step_key and judged[0].step == NO_STEP:
         what = f"it does not say of which step it is: no {form.step_key}"
         raise OutsideError(errno.ENODATA, what, paths[0], "its name has no number, and its content none")
     return lacks
+
+
+def _find_unlike(judged: JudgedFiles, form: FolderLayout) -> str:
+    """A file that the next newer step has and this one lacks. Raises OSError.
+
+    Trainers delete old checkpoints file by file, in any order: what a kill leaves can look like one without optimizer.
+    """
+    root = judged.folder.parent
+    newer = {step: found[0] for step, found in steps([root], replace(form, below=(".",))).items() if step > judged.step}
+    if not newer:
+        return ""
+    step = min(newer)
+    others = proofs.list_proven(list_bounded(newer[step]).keys(), form.proofs, step)
+    missing = others - proofs.list_proven(judged.files.keys(), form.proofs, judged.step)
+    if not missing:
+        return ""
+    return f"no {proofs.show_name(min(missing))}, which step {step} has: its deletion or its save did not finish"
 
 
 def list_judged(paths: Sequence[Path], form: FolderLayout) -> list[JudgedFiles]:

@@ -120,7 +120,8 @@ def test_a_marker_of_another_step_and_nan_in_it(out: Path) -> None:
 
 def test_an_index_that_leads_out_of_the_folder_names_nothing_that_is_there(out: Path) -> None:
     index = out / FOLDER / "model.safetensors.index.json"
-    for weights in ({"a": "../../etc/passwd"}, {"a": 1}, [], {"a": "missing.safetensors"}):
+    faulty: tuple[Any, ...] = ({"a": "../../etc/passwd"}, {"a": 1}, [], {"a": "missing.safetensors"})
+    for weights in faulty:
         index.write_text(json.dumps({"weight_map": weights}))
         assert "index.json" in judge(out)[FOLDER]
 
