@@ -157,6 +157,8 @@ def run(
     checked = check_config(command, validate=not no_validate, starts=not dry_run, only_shown=dry_run)
     checked = checked._replace(spec=with_defaults(checked.spec))
     if dry_run:
+        if command.words:
+            write_note(f"the run.toml that the command stands for:\n\n{checked.text}")
         refuse_held(checked.run_dir)
         try:
             opened = program_of(checked.spec).open_run(None, checked.spec, checked.run_dir, start)

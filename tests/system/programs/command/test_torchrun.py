@@ -72,3 +72,13 @@ def test_a_dry_run_shows_what_is_known_and_writes_nothing(folder: Path) -> None:
     assert known["stop"].startswith("SIGTERM to the training processes")
     assert shown["processes"][0]["argv"][-1] == "0"
     assert [path.name for path in folder.iterdir()] == ["ddp.py"]
+
+
+def test_a_dry_run_shows_the_config_that_the_command_stands_for(folder: Path) -> None:
+    words = ("--", TORCHRUN, "--nproc-per-node", "2", "ddp.py")
+    shown = prime_train("run", "--dry-run", "--no-validate", *words, cwd=folder)
+    assert shown.returncode == 0, shown.stderr
+    config = shown.stderr[shown.stderr.index("[run]") :]
+    (folder / "run.toml").write_text(config)
+    linted = prime_train("lint", "run.toml", cwd=folder)
+    assert linted.returncode == 0, linted.stdout
