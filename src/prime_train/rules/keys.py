@@ -95,7 +95,9 @@ def _is_at(key: str, around: str) -> bool:
 def _fields_by_key() -> Mapping[str, frozenset[str]]:
     """Legal key -> the RunSpec fields that it sets."""
     found: dict[str, set[str]] = {}
-    for key, path in (*_walk(run_toml.schema(), ()), *_walk(recipe.schema(), ())):
+    for key, path in (
+        each for table in (run_toml.schema(), run_toml.command_schema(), recipe.schema()) for each in _walk(table, ())
+    ):
         found.setdefault(".".join(key), set()).add(".".join(path))
     for name, own_key in run_toml.read(_WITH_SERVER, "run.toml").keys.items():
         found.setdefault(own_key, set()).add(name)

@@ -29,6 +29,7 @@ def run_of(text: str) -> RunSpec:
 TRAINS = run_of(BASE)
 SERVES = replace(TRAINS, run=replace(TRAINS.run, kind="serve"), server=Server(model="m"))
 RUNS = {
+    "command": (run_of(BASES["command"]),),
     "bundled": (TRAINS, replace(TRAINS, server=Server(model="m"))),
     "vllm": (SERVES,),
     "prime_rl": tuple(run_of(text) for base, text in BASES.items() if base.startswith("prime-rl")),

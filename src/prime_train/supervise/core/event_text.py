@@ -94,6 +94,8 @@ def _describe_trainer(event: Event) -> str:
         case events.TasksEvaluated() as e:
             failed = f", {e.failed} failed" if e.failed else ""
             return f"{e.environment}: mean reward {e.reward:.3f} on {e.tasks} held-out tasks{failed} at step {e.step}"
+        case events.StopListened():
+            return "the trainer looks for stop requests itself"
         case events.StepSkipped(step=step, reason=reason):
             return f"step {step} was skipped: {reason}"
         case events.RolloutsFailed() as e:
