@@ -115,7 +115,7 @@ class _Lines:
 def _number(value: Any) -> Any:
     """A plain number; None where there is none. JSON has no NaN, so that is a text."""
     try:
-        number = float(value)
+        number = float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):  # a tensor with several values raises RuntimeError
         return None
     if not math.isfinite(number):

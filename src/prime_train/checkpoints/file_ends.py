@@ -56,8 +56,8 @@ def find_fault(path: Path, ending: Ending, version: FileVersion) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file, which may hold NaN as Python writes it. Raises OSError and ValueError."""
-    return outside.parse_json(outside.read_bytes(path, RECORD_BYTES, path.parent), not_finite=True)
+    """The value of a JSON file, with every number that Python writes. Raises OSError and ValueError."""
+    return outside.parse_json(outside.read_bytes(path, RECORD_BYTES, path.parent), not_finite=True, large=True)
 
 
 def _find_json_fault(path: Path) -> str:

@@ -298,16 +298,17 @@ def link_error(path: Path) -> OutsideError:
     return OutsideError(errno.ELOOP, "it is a symbolic link", path, "a link may lead to files of another folder")
 
 
-def parse_json(content: str | bytes, *, not_finite: bool = False) -> Any:
+def parse_json(content: str | bytes, *, not_finite: bool = False, large: bool = False) -> Any:
     """The value of a JSON text.
 
     Raises ValueError if it is no JSON, nests deeper than any record, or has a number or a character that no later code
     can be expected to survive: Infinity, NaN, 1e999, integers above 64 bits, half a surrogate pair. `not_finite`
-    permits Infinity and NaN, which a config.json may have.
+    permits Infinity and NaN, which a config.json may have; `large` permits long integers, such as the 10**30 of a
+    tokenizer_config.json.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:
-        value = _decoder(not_finite).decode(text)
+        value = _decoder(not_finite, large).decode(text)
     except RecursionError:
         raise ValueError(f"it nests more than {_DEPTH} levels") from None
     if text.count("{") + text.count("[") > _DEPTH:
@@ -320,11 +321,11 @@ def parse_json(content: str | bytes, *, not_finite: bool = False) -> Any:
 
 
 @cache
-def _decoder(not_finite: bool) -> JSONDecoder:
+def _decoder(not_finite: bool, large: bool) -> JSONDecoder:
     from json import JSONDecoder
 
     constant = float if not_finite else _refuse_constant
-    return JSONDecoder(parse_constant=constant, parse_float=_finite, parse_int=_bounded)
+    return JSONDecoder(parse_constant=constant, parse_float=_finite, parse_int=int if large else _bounded)
 
 
 def _check_depth(value: Any) -> None:

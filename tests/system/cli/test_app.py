@@ -34,6 +34,7 @@ COMMANDS = (
     *("ckpt list", "ckpt verify"),
     *("backup push", "backup pull", "backup prune", "backup verify", "backup status", "backup configure"),
     *("schema export", "presets list", "presets show", "presets copy", "models list", "models show"),
+    *("trainers list", "trainers show", "trainers check"),
     *("init", "prices show", "prices import", "prices refresh"),
 )
 # What takes long to import, or must never be part of a command line that only reads.

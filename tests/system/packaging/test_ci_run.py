@@ -18,7 +18,7 @@ for target in "$@"; do
   if [ "$FAILS $target" = "check test-vllm" ]; then echo "$$" > "$PIDS"; exec sleep 600; fi
 done
 """
-BESIDE = ["test-sky", "test-torch", "TORCH=oldest", "test-vllm"]
+BESIDE = ["test-sky", "test-torch", "test-trainers", "TORCH=oldest", "test-vllm"]
 STEPS = [".venv/installed", "check", "wheel", "test", "test-drills", "test-fuzz"]
 
 
@@ -45,7 +45,7 @@ def test_vllm_skypilot_and_the_oldest_torch_are_tested_beside_the_other_steps(tm
     assert (code, made) == (0, expected)
 
 
-@pytest.mark.parametrize("step", [*STEPS, "test-vllm", "test-sky", "test-torch"])
+@pytest.mark.parametrize("step", [*STEPS, "test-vllm", "test-sky", "test-torch", "test-trainers"])
 def test_a_step_that_fails_fails_the_whole(tmp_path: Path, step: str) -> None:
     code, output = run(tmp_path, step)
     assert code != 0

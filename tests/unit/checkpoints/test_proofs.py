@@ -118,6 +118,11 @@ def test_a_marker_of_another_step_and_nan_in_it(out: Path) -> None:
         assert "trainer_state.json" in judge(out)[FOLDER]
 
 
+def test_the_long_integer_of_a_tokenizer_is_json(out: Path) -> None:
+    (out / FOLDER / "tokenizer_config.json").write_text(json.dumps({"model_max_length": int(1e30)}))
+    assert judge(out)[FOLDER] == ""
+
+
 def test_an_index_that_leads_out_of_the_folder_names_nothing_that_is_there(out: Path) -> None:
     index = out / FOLDER / "model.safetensors.index.json"
     faulty: tuple[Any, ...] = ({"a": "../../etc/passwd"}, {"a": 1}, [], {"a": "missing.safetensors"})

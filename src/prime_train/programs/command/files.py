@@ -21,8 +21,11 @@ class GrowingFile:
         self._offset = offset
         self.skipped_bytes = 0  # that were written faster than they could be read
 
-    def take(self) -> Iterator[bytes]:
-        """The new bytes in pieces. Nothing for a file that is missing or cannot be read."""
+    def take(self, *, is_last: bool = False) -> Iterator[bytes]:
+        """The new bytes in pieces. Nothing for a file that is missing or cannot be read.
+
+        `is_last`: to its end, because there is no next turn.
+        """
         with suppress(OSError), outside.open_regular(self.path) as file:
             size_bytes = file.seek(0, 2)
             if size_bytes < self._offset:  # it was replaced
@@ -31,7 +34,7 @@ class GrowingFile:
                 self.skipped_bytes += size_bytes - _PIECE_BYTES - self._offset
                 self._offset = size_bytes - _PIECE_BYTES
             file.seek(self._offset)
-            for _ in range(_MOST_PIECES):
+            for _ in range(_MOST_BEHIND_BYTES // _PIECE_BYTES if is_last else _MOST_PIECES):
                 piece = file.read(_PIECE_BYTES)
                 if not piece:
                     return

@@ -77,7 +77,7 @@ class CommandObserver(LogObserver):
 
     def _turn(self, *, is_last: bool) -> None:
         now_s = time.monotonic()
-        for piece in self._output.take():
+        for piece in self._output.take(is_last=is_last):
             self._take(self._lines.feed(piece))
         for line in self._live.take():
             self._take_live(line)

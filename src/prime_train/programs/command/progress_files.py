@@ -53,7 +53,7 @@ class ProgressFiles:
                     reader.feed(_read_header(path))  # the rows of this attempt follow those of earlier ones
                 self._growing[path] = (GrowingFile(path, before), reader)
         for growing, reader in self._growing.values():
-            for piece in growing.take():
+            for piece in growing.take(is_last=is_last):
                 yield from reader.feed(piece)
             if is_last:
                 yield from reader.finish()
