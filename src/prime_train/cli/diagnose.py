@@ -15,7 +15,6 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from prime_train.cli.diagnose_run import AttemptHistory, add_history, read_history
 from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.cli.terminal.render import fit_terminal, json_text, message, painter
 from prime_train.core import outside
@@ -26,6 +25,7 @@ from prime_train.diagnose.cause import Diagnosis, judge
 from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
 from prime_train.views import diagnosis as view
+from prime_train.views.run.attempt_history import AttemptHistory, add_history, read_history
 from prime_train.views.run.runs import find
 
 _CHUNK_BYTES = 1024 * 1024

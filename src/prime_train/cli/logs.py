@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from prime_train.away.job import Job, QueueWatch, find_job
-from prime_train.cli.diagnose_run import history_of
 from prime_train.cli.jobs import PRINTER
 from prime_train.cli.terminal.options import AsJson, NoColor, RunName
 from prime_train.cli.terminal.output import print_json
@@ -21,6 +20,7 @@ from prime_train.events import AttemptEnded
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views.diagnosis import attempt_lines
 from prime_train.views.run import logs as view
+from prime_train.views.run.attempt_history import history_of
 from prime_train.views.run.run_log import AttemptLog, log_document
 from prime_train.views.run.runs import find
 

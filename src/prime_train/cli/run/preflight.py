@@ -225,9 +225,9 @@ def _at_written_lines(verdict: Verdict, written: str, judged: str) -> Verdict:
 
 
 def _show_findings(verdict: Verdict, config: str) -> None:
-    """Print errors and warnings, and the number of notes."""
-    notes = sum(finding.severity is Severity.NOTE for finding in verdict.findings)
-    loud = tuple(finding for finding in verdict.findings if finding.severity is not Severity.NOTE)
+    """Print errors and warnings, and the number of notes. A command has no file whose notes `validate` could show."""
+    notes = sum(finding.severity is Severity.NOTE for finding in verdict.findings) if config else 0
+    loud = tuple(finding for finding in verdict.findings if not (config and finding.severity is Severity.NOTE))
     text = full(verdict._replace(findings=loud, skipped=()), painter(sys.stderr))
     if text:
         write_note(text)
