@@ -43,7 +43,7 @@ def replace_value(text: str, path: KeyPath, written: str) -> str | None:
     if found is None:
         return None
     changes = [ByteEdit(found.value.start_byte, found.value.end_byte, written.encode())]
-    comments = [_bytes(node) for node in at.comment_nodes(found.value)]
+    comments = [node.text for node in at.comment_nodes(found.value)]
     return splice(at.source, [*changes, *_lines_above(at, found.value, comments)])
 
 
@@ -106,7 +106,7 @@ def cut_statement(text: str, path: KeyPath) -> Cut | None:
     found = at.find(path)
     if found is None or not found.names:
         return None
-    value = _bytes(found.value).decode()
+    value = found.value.text.decode()
     if found.pair.parent.type not in ("document", "table", "table_array_element"):
         return Cut(splice(at.source, [_without_item(found)]), value, "", ())
     end = _line_end(at.source, found.value.end_byte)
@@ -216,7 +216,7 @@ def _without_lines(at: Positions, node: Any, *, keep_comments: bool) -> ByteEdit
         inside = at.comment_nodes(node)
         last = max((comment.end_byte for comment in inside), default=_content_end(node))
         rest = at.source[last:end]
-        comments = [_bytes(comment) for comment in inside]
+        comments = [comment.text for comment in inside]
         if b"#" in rest:
             comments.append(rest[rest.index(b"#") :].strip())
         if comments:
@@ -282,11 +282,6 @@ def _content_end(node: Any) -> int:
 def _names(path: KeyPath) -> KeyPath:
     """A path as a header writes it, without array indices."""
     return tuple(part for part in path if isinstance(part, str))
-
-
-def _bytes(node: Any) -> bytes:
-    content: bytes = node.text
-    return content
 
 
 def _newline(source: bytes) -> bytes:
