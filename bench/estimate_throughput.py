@@ -29,9 +29,10 @@ from row_cells import Unreadable
 from throughput_rows import Read
 
 from prime_train.core.errors import UserError
+from prime_train.estimate.time.measured_rows import MeasuredRow, measured_rows
 from prime_train.estimate.time.step_flops import work_of
 from prime_train.estimate.time.step_terms import Spread, TrainerRates, gpu_class, rates_of
-from prime_train.estimate.time.throughput import MeasuredRow, Throughput, measured_rows, throughput_of
+from prime_train.estimate.time.throughput import Throughput, throughput_of
 from prime_train.estimate.values import Interval
 
 BARS = {"llm-foundry, dense": 0.06, "prime-rl": 0.10, "torchtitan": 0.15}

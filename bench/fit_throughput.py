@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from prime_train.estimate.time.measured_rows import MeasuredRow, find_nearby, measured_rows
 from prime_train.estimate.time.rl_step_time import broadcast_s
 from prime_train.estimate.time.step_terms import (
     Costs,
@@ -32,7 +33,6 @@ from prime_train.estimate.time.step_terms import (
     step_terms,
     unmeasured_spread,
 )
-from prime_train.estimate.time.throughput import MeasuredRow, find_nearby, measured_rows
 
 MIN_ROWS = 40
 RIDGE = 0.05  # a cost at twice its published value weighs as much as one row with an error of 22 %

@@ -21,8 +21,8 @@ from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.train_setup import Checkpointing
 from prime_train.estimate.model import shape as shape_of
 from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.time.measured_rows import MeasuredRow, row_from_columns
 from prime_train.estimate.time.step_flops import Precision, StepSetup
-from prime_train.estimate.time.throughput import MeasuredRow, row_from_columns
 from prime_train.estimate.values import Hardware
 
 Reader = Callable[[Mapping[str, str]], MeasuredRow]

@@ -52,7 +52,7 @@ ALLOWED = {
     "core/spans.py": (1, WRITES),
     "diagnose/signatures.py": (2, SHIPPED),
     "environments/verifiers_program/protocol.py": (1, "standard output"),
-    "estimate/time/throughput.py": (1, SHIPPED),
+    "estimate/time/measured_rows.py": (1, SHIPPED),
     "facts/data_lengths_program.py": (4, "training data of any size, in a child with a deadline"),
     "facts/host.py": (5, PROC),
     "facts/interpreter_program.py": (2, PACKAGE),
