@@ -114,8 +114,7 @@ def test_a_run_that_was_killed_goes_on_with_equal_steps(straight: RunDir, tmp_pa
     killed = tiny.prepare(tmp_path / "killed", endless)
     process = tiny.start(killed)
     tiny.until(lambda: any(isinstance(event, CheckpointSaved) and event.step == step for event in tiny.events(killed)))
-    process.kill()
-    process.wait()
+    tiny.kill(process)
     tiny.prepare(killed.path, rl_run())
     for later in layout.scan(killed.checkpoints):
         if later.step > step:

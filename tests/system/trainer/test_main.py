@@ -235,19 +235,3 @@ def test_sigusr1_shows_where_it_stands(texts: Path, tmp_path: Path) -> None:
     assert process.returncode == 0
     assert "most recent call first" in output
     assert "pretrain.py" in output
-
-
-def test_the_trainer_starts_without_the_talkers() -> None:
-    program = "import sys, prime_train.trainer.loops.pretrain; print(sorted(sys.modules))"
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    for package in ("typer", "rich", "wandb", "transformers", "datasets", "pyarrow", "matplotlib"):
-        assert f"'{package}'" not in output
-
-
-def test_the_imports_are_not_searched_for_garbage_and_what_follows_is() -> None:
-    program = (
-        "import gc; from prime_train.trainer.__main__ import import_loop; import_loop('pretrain'); "
-        "print(gc.isenabled(), gc.get_freeze_count() > 100_000, len(gc.get_objects()) < 1000)"
-    )
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert output.split() == ["True", "True", "True"]

@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from prime_train.supervise.launch.program import Host
 from prime_train.trainer import build, parallel
 from prime_train.trainer.device import Device
 from prime_train.trainer.parallel import World
+from tests import fork_server
 from tests.unit.trainer import tiny
 
 
@@ -136,12 +136,14 @@ world.sum(torch.ones(1))
 """
 
 
-def test_an_exchange_for_which_a_rank_comes_too_late_fails_after_its_limit() -> None:
+def test_an_exchange_for_which_a_rank_comes_too_late_fails_after_its_limit(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    words = (sys.executable, "-c", _ONE_IS_LATE)
+    script = tmp_path / "one_is_late.py"
+    script.write_text(_ONE_IS_LATE, encoding="utf-8")
+    words = (fork_server.interpreter(), str(script))
     with contextlib.ExitStack() as stack:
         first, second = (
             stack.enter_context(

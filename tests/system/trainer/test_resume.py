@@ -67,8 +67,7 @@ def test_forty_steps_are_twenty_a_kill_and_twenty_more(texts: Path, tmp_path: Pa
     killed = tiny.prepare(tmp_path / "killed", endless)
     process = tiny.start(killed)
     tiny.until(lambda: any(isinstance(event, CheckpointSaved) and event.step == 20 for event in tiny.events(killed)))
-    process.kill()
-    process.wait()
+    tiny.kill(process)
     assert layout.newest_complete(killed.checkpoints) is not None
 
     tiny.prepare(killed.path, run)

@@ -53,8 +53,7 @@ def test_ten_steps_are_five_a_kill_and_five_more(tmp_path: Path) -> None:
     killed = tiny.prepare(tmp_path / "killed", replace(run, run=replace(run.run, max_steps=10**6)))
     process = tiny.start(killed)
     tiny.until(lambda: any(isinstance(event, CheckpointSaved) and event.step == 5 for event in tiny.events(killed)))
-    process.kill()
-    process.wait()
+    tiny.kill(process)
     tiny.prepare(killed.path, run)
     for later in layout.scan(killed.checkpoints)[:-1]:  # saved before the kill arrived
         removal.remove(later.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,9 +34,16 @@ def copy_run(max_steps: int) -> RunSpec:
     )
 
 
-def start(run_dir: RunDir, number: int, resume_step: int, python: str) -> subprocess.Popen[str]:
+def start(run_dir: RunDir, number: int, resume_step: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [python, "-m", "tests.unit.trainer.toy_work", str(run_dir.path), str(number), str(resume_step)],
+        [
+            fork_server.interpreter(),
+            "-m",
+            "tests.unit.trainer.toy_work",
+            str(run_dir.path),
+            str(number),
+            str(resume_step),
+        ],
         cwd=REPOSITORY,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -47,7 +53,7 @@ def start(run_dir: RunDir, number: int, resume_step: int, python: str) -> subpro
 
 
 def finish(run_dir: RunDir, number: int = 1, resume_step: int = 0) -> None:
-    process = start(run_dir, number, resume_step, fork_server.interpreter())
+    process = start(run_dir, number, resume_step)
     try:
         output, _ = process.communicate(timeout=tiny.DEADLINE_S)
     finally:
@@ -64,10 +70,9 @@ def test_a_toy_trains_is_killed_and_ends_with_the_weights_of_a_run_that_is_not(t
     finish(straight)
 
     killed = tiny.prepare(tmp_path / "killed", copy_run(10**6))  # without an end the kill cannot come too late
-    process = start(killed, 1, 0, sys.executable)
+    process = start(killed, 1, 0)
     tiny.until(lambda: has_saved(killed, 20))
-    process.kill()
-    process.communicate()
+    tiny.kill(process)
     assert not any(isinstance(event, TrainerFinished) for event in tiny.events(killed))
     tiny.prepare(killed.path, copy_run(40))
     for saved in layout.scan(killed.checkpoints):

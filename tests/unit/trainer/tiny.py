@@ -115,8 +115,8 @@ def attempt(run_dir: RunDir, run: RunSpec, resume_step: int = 0, number: int = 1
 def start(
     run_dir: RunDir, number: int = 1, resume_step: int = 0, processes: int = 1, **options: Any
 ) -> subprocess.Popen[str]:
-    """The trainer as the supervisor starts it."""
-    python = options.pop("python", sys.executable)
+    """The trainer as the supervisor starts it. It is forked, unless its process has `options`."""
+    python = options.pop("python", "") or (sys.executable if options else fork_server.interpreter())
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     module = ["-m", "prime_train.trainer", str(run_dir.path), "--attempt", str(number)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": python} | options.pop("environment", {})
@@ -133,14 +133,19 @@ def start(
 def train(
     run_dir: RunDir, number: int = 1, resume_step: int = 0, processes: int = 1, **options: Any
 ) -> tuple[int, str]:
-    """Exit code and output of an attempt that ends by itself. It is forked, unless its process has `options`."""
-    made = options or {"python": fork_server.interpreter()}
-    process = start(run_dir, number, resume_step, processes, **made)
+    """Exit code and output of an attempt that ends by itself, started by `start`."""
+    process = start(run_dir, number, resume_step, processes, **options)
     try:
         output, _ = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
     return process.returncode, output
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill a trainer, and wait until nothing that it started writes any more: its output ends with the last of them."""
+    process.kill()
+    process.communicate(timeout=DEADLINE_S)
 
 
 def events(run_dir: RunDir) -> list[Event]:

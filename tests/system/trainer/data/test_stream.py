@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
@@ -353,11 +351,3 @@ def test_one_document_with_text_among_blank_ones_is_found(tmp_path: Path) -> Non
     for number in train.tolist()[:-1]:
         (folder / f"{number:04d}.txt").write_text("")
     assert all(batch.labelled_tokens > 0 for batch in take(TrainStream(run, prepare(run), 0, 1, None), 5))
-
-
-def test_the_data_path_loads_no_library_that_it_may_not_need() -> None:
-    slow = {"transformers", "datasets", "pyarrow", "pandas"}
-    imports = "import sys, prime_train.trainer.data.stream, prime_train.trainer.data.stream"
-    code = f"{imports}; print({slow} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
