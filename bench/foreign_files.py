@@ -181,6 +181,7 @@ def _axolotl(training: Training) -> ForeignFile:
         "optimizer": _optimizer(recipe),
         "bf16": "full" if training.pure else "auto",
         "gradient_checkpointing": training.checkpoints,
+        "activation_offloading": True if recipe.activation_offloading else None,
         "attn_implementation": _attention(recipe),
         "flash_attn_cross_entropy": True if recipe.head == "fused-loss" else None,
         "liger_fused_linear_cross_entropy": True if recipe.head == "liger" else None,
