@@ -4,7 +4,8 @@
 
 Each published row is written as the file or command of its own program (foreign_files.py) and read by the functions
 that `prime-train estimate` uses; only the GPUs are those of the row, as --gpus would name them. Fit and interval saw no
-row of the same table. "Unseen" are the rows of anchors/memory_rows_foreign.csv, which no fit ever had. --files keeps
+row of the same table. No fit ever had the rows of anchors/memory_rows_foreign.csv, "unseen", and of
+memory_rows_guides.csv, "guides", which were written before the first look at the estimates. --files keeps
 the files. The last lines list what was left out, and where a file lost a setting on the way.
 """
 
@@ -33,6 +34,7 @@ from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.values import RoleMemory
 
 UNSEEN = memory_rows.DEVELOPMENT.with_name("memory_rows_foreign.csv")  # no fit has them
+GUIDES = memory_rows.DEVELOPMENT.with_name("memory_rows_guides.csv")  # nor these: figures in guides of the programs
 BARS = "mean error <= 10 %, bound above >= 90 %, refused though it ran <= 5 %, accepted though out of memory <= 5 %"
 _ALIKE = ("program", "era", "attention", "shape")  # names of the same thing, or not of the file
 
@@ -80,7 +82,8 @@ def groups_of(judged: Sequence[Judged], read: Sequence[ReadBack]) -> Iterator[tu
     """All rows with a peak, those that no fit ever had, and those of each format."""
     formats = {each.row.id: each.format for each in read}
     yield "all", list(judged)
-    yield "unseen", [each for each in judged if each.row.id.startswith(UNSEEN.stem)]
+    for name, path in (("unseen", UNSEEN), ("guides", GUIDES)):
+        yield name, [each for each in judged if each.row.id.startswith(path.stem)]
     for name in sorted(set(formats.values())):
         yield name, [each for each in judged if formats[each.row.id] == name]
 
@@ -133,7 +136,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
-    every = [row for path in (*memory_rows.TABLES, UNSEEN) for row in memory_rows.read(path)[0]]
+    every = [row for path in (*memory_rows.TABLES, UNSEEN, GUIDES) for row in memory_rows.read(path)[0]]
     rows = [row for row in every if row.group != "prime-rl" and row.is_exact]
     with tempfile.TemporaryDirectory() as temporary:
         read, left_out = read_all(rows, options.files or Path(temporary))

@@ -181,6 +181,7 @@ def _axolotl(training: Training) -> ForeignFile:
         "optimizer": _optimizer(recipe),
         "bf16": "full" if training.pure else "auto",
         "gradient_checkpointing": training.checkpoints,
+        "activation_offloading": True if recipe.activation_offloading else None,
         "attn_implementation": _attention(recipe),
         "flash_attn_cross_entropy": True if recipe.head == "fused-loss" else None,
         "liger_fused_linear_cross_entropy": True if recipe.head == "liger" else None,
@@ -342,7 +343,7 @@ def _named(program: str, model: str) -> str:
 
 
 def _torchtitan(training: Training) -> ForeignFile:
-    """A file of the version with [training], [experimental] and [float8]; chunks of the loss are of a later one."""
+    """A file with the keys of 2024, of 2025, or the flags of 2026 whose loss is in chunks."""
     recipe = training.recipe
     name, flavor = _named("torchtitan", training.model).split()
     if recipe.head == "token-chunked":
@@ -355,25 +356,27 @@ def _torchtitan(training: Training) -> ForeignFile:
             "compile.enable": bool(recipe.compile),
         }
         return _script(_command(f"torchrun --standalone --nproc_per_node {training.gpus} -m torchtitan.train", flags))
+    is_old, float8 = recipe.version is not None, recipe.compute_dtype == "float8"
+    matrices = {"data_parallel_shard_degree": -1, "tensor_parallel_degree": recipe.tensor_parallel or 1}
+    stages = {
+        "context_parallel_degree": recipe.context_parallel or 1,
+        "pipeline_parallel_degree": recipe.pipeline_parallel or 1,
+    }
     tables: dict[str, dict[str, Any]] = {
         "job": {"dump_folder": "./outputs"},
-        "model": {"name": name, "flavor": flavor},
+        "model": {"name": name, "flavor": flavor} | ({"converters": ["float8"]} if float8 and not is_old else {}),
         "optimizer": {"name": "AdamW", "lr": 3e-4},
         "training": {
-            "batch_size": recipe.micro_batch,
+            "batch_size" if is_old else "local_batch_size": recipe.micro_batch,
             "seq_len": recipe.ctx_tokens,
             "steps": 1000,
-            "data_parallel_shard_degree": -1,
-            "tensor_parallel_degree": recipe.tensor_parallel or 1,
             "compile": bool(recipe.compile),
-        },
-        "experimental": {
-            "context_parallel_degree": recipe.context_parallel or 1,
-            "pipeline_parallel_degree": recipe.pipeline_parallel or 1,
+            **(matrices if is_old else {}),
         },
         "activation_checkpoint": {"mode": recipe.activation_checkpointing},
     }
-    if recipe.compute_dtype == "float8":
+    tables |= {"experimental": stages} if is_old else {"parallelism": matrices | stages}
+    if float8 and is_old:
         tables["float8"] = {"enable_float8_linear": True}
     return ForeignFile("train.toml", _toml(tables))
 
@@ -420,6 +423,7 @@ def _torchtune(training: Training) -> ForeignFile:
         "enable_activation_checkpointing": training.checkpoints,
         "enable_activation_offloading": bool(recipe.activation_offloading),
         "fsdp_cpu_offload": bool(recipe.parameter_offload),
+        "custom_sharded_layers": ["tok_embeddings", "output"] if recipe.shards_ends else None,
         "compile": bool(recipe.compile),
     }
     return ForeignFile("torchtune.yaml", _yaml(values))

@@ -32,6 +32,7 @@ _UNSEEN = (MEASURED, "kv_tokens", "tps", "mfu", "notes")
 _OLD_PAGES = {
     "modelscope/ms-swift docs/source_en/LLM/Benchmark.md": "2024-06",
     "Lightning-AI/litgpt tutorials/resource-tables.md": "0.1",
+    "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md": "2024-12",
 }
 _ALLOCATED = ("hf", "litgpt")  # programs whose rows have the allocated memory, if their notes name no figure
 _ERAS = {"J": "2026-01", "F": "2026-02", "M": "2026-05", "U": "2026-06", "A": "2026-08"}
@@ -269,6 +270,7 @@ def _recipe(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> Ru
         sharding=_sharding(line, mesh),
         shards=mesh.shards or max(1, gpus // (mesh.tp * mesh.pp)),
         replicas=mesh.replicas,
+        shards_ends=flag(extra, "ends_apart") or None,
         tensor_parallel=mesh.tp,
         context_parallel=mesh.cp,
         expert_parallel=mesh.ep,

@@ -30,6 +30,7 @@ _OF_FORMAT = {  # the families that judge only this format, and their codes
     "skypilot": (("foreign.sky_mounts", "SKT"), ("foreign.named_gpus", "FIT")),  # which imports foreign.sky_tasks
     "vllm-serve": (("foreign.shared_gpus", "VLS008"), ("foreign.served_adapters", "VLS003")),
     "deepspeed": (("foreign.resumed_shards", "DSP014"),),
+    "llama-factory": (("foreign.factory_data", "LLF035"), ("foreign.factory_data", "LLF036")),
     "torchtune": (("foreign.data_rows", "TTU013"),),
     "megatron": (("foreign.data_tokens", "MCO012"),),
 }

@@ -276,6 +276,7 @@ class Recipe(NamedTuple):
     sharding: str | None = None  # "none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map" (layers over GPUs)
     shards: int | None = None  # GPUs that share one copy of the weights, including context parallelism
     replicas: int | None = None  # copies
+    shards_ends: bool | None = None  # embedding and head are gathered on their own, not with the whole model
     tensor_parallel: int | None = None
     context_parallel: int | None = None
     expert_parallel: int | None = None

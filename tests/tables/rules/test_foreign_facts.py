@@ -26,6 +26,16 @@ RESUME = (
 ZERO = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": "auto"%s}'
 
 
+FACTORY = """\
+model_name_or_path: Qwen/Qwen3-4B
+stage: sft
+do_train: true
+finetuning_type: lora
+template: qwen3
+{more}
+"""
+
+
 def codes(folder: Path, text: str, name: str = "job.sh") -> set[str]:
     path = folder / name
     path.write_text(text, encoding="utf-8")
@@ -114,3 +124,78 @@ def test_a_training_is_judged_by_gpus_that_its_file_names(tmp_path: Path, gpus: 
     text = f"resources: {{accelerators: {gpus}}}\nrun: {run}\n"
     assert ("FIT001" in codes(tmp_path, text, "sky.yaml")) is fires
     assert "FIT001" not in codes(tmp_path, text.replace("llama3_8b", "mine_8b").replace("llama3", "mine"), "sky.yaml")
+
+
+def factory_codes(folder: Path, info: str, rows: str | None = None, more: str = "dataset: mine") -> set[str]:
+    """The findings on data, with this dataset_info.json and these rows in mine.json."""
+    (folder / "data").mkdir()
+    (folder / "data" / "dataset_info.json").write_text(info, encoding="utf-8")
+    if rows is not None:
+        (folder / "data" / "mine.json").write_text(rows, encoding="utf-8")
+    return codes(folder, FACTORY.format(more=more), "train.yaml") & {"LLF035", "LLF036"}
+
+
+MINE = '{"mine": {"file_name": "mine.json"%s}}'
+ALPACA = '{"instruction": "a", "input": "", "output": "b"}'
+
+
+@pytest.mark.parametrize(
+    ("info", "more", "found"),
+    [
+        ('{"yours": {}}', "dataset: mine", {"LLF035"}),
+        ('{"yours": {}}', "eval_dataset: [yours, mine]", {"LLF035"}),
+        ('{"yours": {}}', "dataset: yours", set()),
+        ('{"yours": {}}', "dataset: mine\ndataset_dir: ONLINE", set()),
+        ('{"yours": {}}', "dataset: mine\ndataset_dir: elsewhere", set()),
+        ('{"yours": {}}', "dataset: ${oc.env:DATA}", set()),
+        ('["mine"]', "dataset: mine", set()),
+        ("not JSON", "dataset: mine", set()),
+        ("[" * 100_000, "dataset: mine", set()),
+        ('{"mine": null}', "dataset: mine", {"LLF035"}),
+        ('{"mine": {"file_name": 3}}', "dataset: mine", set()),
+        ('{"mine": {"file_name": "a\\u0000b"}}', "dataset: mine", set()),
+        ('{"mine": {"file_name": "mine.json", "hf_hub_url": "a/b"}}', "dataset: mine", set()),
+        (MINE % "", "dataset: mine", {"LLF036"}),  # the file is not there
+    ],
+)
+def test_a_data_set_of_llama_factory_needs_its_entry(tmp_path: Path, info: str, more: str, found: set[str]) -> None:
+    assert factory_codes(tmp_path, info, more=more) == found
+
+
+@pytest.mark.parametrize(
+    ("entry", "rows", "found"),
+    [
+        ("", f"[{ALPACA}]", set()),
+        ("", f"{ALPACA}\n{ALPACA}\n", set()),
+        ("", f'{{"input": "a"}}\n{ALPACA}\n', set()),  # a column that one row has is one of all rows
+        ("", '[{"instruction": "a", "output": "b"}]', {"LLF036"}),
+        (
+            ', "columns": {"prompt": "instruction", "response": "output"}',
+            '[{"instruction": "a", "output": "b"}]',
+            set(),
+        ),
+        (', "columns": {"prompt": "q"}', f"[{ALPACA}]", {"LLF036"}),
+        (', "formatting": "sharegpt"', '[{"conversations": []}]', set()),
+        (', "formatting": "openai"', '[{"messages": []}]', {"LLF036"}),
+        (', "formatting": "openai", "columns": {"messages": "messages"}', '[{"messages": []}]', set()),
+        (', "formatting": "of a plugin"', '[{"a": 1}]', set()),
+        (
+            ', "ranking": true, "columns": {"prompt": "q", "chosen": "c", "rejected": "r"}',
+            '[{"q": "", "c": ""}]',
+            {"LLF036"},
+        ),
+        (
+            ', "ranking": true, "columns": {"prompt": "q", "response": "x", "chosen": "c", "rejected": "r"}',
+            '[{"q": "", "c": "", "r": ""}]',
+            set(),
+        ),
+        ("", "[1, 2]", set()),
+        ("", "[]", set()),
+        ("", "[" * 100_000, set()),
+        ("", "no rows", set()),
+    ],
+)
+def test_the_rows_of_llama_factory_have_the_columns_that_are_mapped(
+    tmp_path: Path, entry: str, rows: str, found: set[str]
+) -> None:
+    assert factory_codes(tmp_path, MINE % entry, rows) == found

@@ -80,6 +80,7 @@ K = Coefficients(
     backward_block=2.5,
     logit=14.0,
     logit_fused=6.0,
+    logit_compiled=5.0,
     chunk_logit=24.0,
     tile_logit=9.0,
     chunks_kept=2.0,
@@ -304,6 +305,8 @@ def test_tensor_parallelism_gathers_the_residual_stream() -> None:
         (Head("vocab_chunked", chunk_vocab=400), 24 * 10 * 100),
         (Head("token_chunked", chunk_tokens=4), 14 * 4 * 100 + 2 * 10 * 100),
         (Head("token_chunked", chunk_tokens=40), 14 * 10 * 100 + 2 * 10 * 100),
+        (Head("token_chunked", chunk_tokens=4, compiled=True), (5 - 2) * 4 * 100 + 2 * 10 * 100),
+        (Head("full", compiled=True), 5 * 10 * 100),
         (Head("tiled", chunk_tokens=4), 9 * 4 * 100),
         (Head("tiled", chunk_tokens=40), 9 * 10 * 100),
     ],
@@ -647,6 +650,8 @@ GIANT = DENSE._replace(parameters=10**10)
         ({"layout": ModelLayout("ddp", replicas=2)}, 5000 * 6),
         ({"adapter": LORA._replace(slots=3)}, 240 * 6),
         ({"fused_optimizer": True}, None),
+        ({"optimizer": "adamw-8bit"}, None),
+        ({"optimizer": "muon"}, 5000 * 6),
         ({"optimizer_in_backward": True}, None),
         ({"offload": Offload(parameters=True)}, None),
         ({"offload": Offload(optimizer=True)}, None),
@@ -691,6 +696,7 @@ def names_of(asked: TrainSetup) -> dict[str, set[str]]:
     return {phase.name: {term.name for term in phase.terms} for phase in training.phases(asked, K)}
 
 
+LENGTHS = {"saved residuals", "recomputed block", "hidden states of the head", "logits and loss"}
 STATES = {"parameters", "optimizer states", "whole model at load"}
 GATHERED = {"embedding and head gather", "block gather", "gradient of a block and its reduction"}
 BLOCKS = {"gradients of a block's activations", "gathered residual stream", *GATHERED, "gradient of the head"}
@@ -705,6 +711,14 @@ def test_each_phase_holds_what_is_alive_in_it() -> None:
         "embedding": STATES | {"gradients"},
         "update": STATES | {"gradients", "optimizer temporaries"},
     }
+
+
+def test_ends_that_are_gathered_apart_are_gone_in_the_backward_of_the_blocks() -> None:
+    together, apart = (names_of(setup(layout=FSDP._replace(ends_apart=ends))) for ends in (False, True))
+    gone = {"embedding and head gather", "gradient of the head"}
+    assert apart["head"] == together["head"] >= gone
+    for phase in ("first block", "last block"):
+        assert together[phase] - apart[phase] == gone
 
 
 @pytest.mark.parametrize(
@@ -801,6 +815,16 @@ def test_the_allocator_reserves_more_of_what_comes_and_goes() -> None:
     found = training.reserve_term(terms, K)
     assert found.name == "allocator reserve"
     assert found.bytes == pytest.approx(0.08 * 500 + 0.02 * 1000 + 100)
+
+
+def test_lengths_that_differ_leave_segments_of_activations_and_logits_alone() -> None:
+    asked = setup(checkpointing="full", layout=FSDP, micro_batches=2)
+    for phase in training.phases(asked, K):
+        of_length = [term.bytes for term in phase.terms if term.name in LENGTHS]
+        plain = training.reserve_term(phase.terms, K).bytes
+        varied = training.reserve_term(phase.terms, K._replace(reserve_lengths=0.5))
+        assert varied.bytes - plain == pytest.approx(0.5 * sum(of_length))
+        assert "left by shorter micro-batches" in varied.formula
 
 
 @pytest.mark.parametrize(

@@ -173,12 +173,15 @@ def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
             logits = _product("logits and loss", tokens, vocab, k.logit_fused, CHUNKED)
         case "full":
             each = k.logit_fp32 if setup.has_fp32_head else k.logit
+            each = k.logit_compiled if setup.head.compiled else each
             logits = _product("logits and loss", tokens, vocab, each, FULL)
         case "vocab_chunked":
             columns = min(float(setup.head.chunk_vocab), vocab)
             logits = _product("logits of a chunk", tokens, columns, k.chunk_logit, CHUNKED)
         case "token_chunked":
-            chunk = _product("logits of a chunk", min(setup.head.chunk_tokens, tokens), vocab, k.logit, CHUNKED)
+            # those of the chunk itself are kept with those of all chunks
+            each = k.logit_compiled - setup.numerics.compute if setup.head.compiled else k.logit
+            chunk = _product("logits of a chunk", min(setup.head.chunk_tokens, tokens), vocab, each, CHUNKED)
             kept = _product("", tokens, vocab, k.chunks_kept, CHUNKED)
             logits = chunk._replace(bytes=chunk.bytes + kept.bytes, formula=f"{chunk.formula} + {kept.formula}")
         case "fused":

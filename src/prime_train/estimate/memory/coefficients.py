@@ -57,6 +57,7 @@ class Coefficients(NamedTuple):
     logit: float = 14.0
     logit_fp32: float = 16.0  # the same of a head in fp32: logits, their shifted copy, log-softmax, its gradient
     logit_fused: float = 8.0  # per logit if one kernel computes loss and gradient
+    logit_compiled: float = 4.0  # per logit if the loss is compiled: the logit and its gradient in 16 bits
     in_place: float = 4.0  # beside the compute type, if the gradient overwrites the logits; 0: it overwrites their own
     chunk_logit: float = 24.0
     tile_logit: float = 9.0  # per logit of a token chunk, if the vocabulary is chunked too
@@ -74,6 +75,9 @@ class Coefficients(NamedTuple):
 
     # allocator.py
     reserve: float = 1.08  # bytes the allocator holds per byte that comes and goes within a step
+    reserve_lengths: float = (
+        0.0  # the same beside it for activations and logits, if every micro-batch has another length
+    )
     reserve_static: float = 1.0  # bytes it holds per byte that stays for the whole run
     workspace_bytes: float = 0.2e9  # cuBLAS workspaces, small tensors, everything else that is measured
 

@@ -99,7 +99,9 @@ def setup_of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> Tr
         shape=shape,
         layout=layout,
         numerics=numerics,
-        head=_recipe_head(recipe, tokens, shape),
+        head=_recipe_head(recipe, tokens, shape)._replace(
+            compiled=bool(recipe.compile) and (recipe.head or "full") in table.get("compiles_loss", ())
+        ),
         tokens=tokens,
         ctx_tokens=ctx_tokens,
         micro_batches=recipe.micro_batches_per_step or 1,
@@ -182,6 +184,7 @@ def _recipe_layout(recipe: Recipe, hardware: Hardware) -> ModelLayout:
         pipeline,
         in_flight=min(pipeline, recipe.micro_batch or 1),
         reshards=pipeline == 1,  # a pipeline stage gathers its weights once for all micro-batches of a step
+        ends_apart=bool(recipe.shards_ends) and sharding == "fsdp",
     )
 
 

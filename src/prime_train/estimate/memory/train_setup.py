@@ -31,6 +31,7 @@ class ModelLayout(NamedTuple):
     pipeline: int = 1
     in_flight: int = 1  # micro-batches whose activations the first stage of a pipeline holds at once
     reshards: bool = True  # a block's gathered weights are dropped after its forward
+    ends_apart: bool = False  # embedding and head are gathered on their own, and dropped before the blocks' backward
 
     @property
     def gpus(self) -> int:
@@ -82,6 +83,7 @@ class Head(NamedTuple):
     kind: HeadKind = "full"
     chunk_tokens: int = 0
     chunk_vocab: int = 0
+    compiled: bool = False  # one compiled function computes the loss, so nothing is kept in fp32
 
 
 class AdapterSize(NamedTuple):
@@ -157,6 +159,7 @@ def features_of(setup: TrainSetup) -> frozenset[str]:
     has = {
         f"{setup.method} training": True,
         f"a head of kind {setup.head.kind}": True,
+        "a compiled loss": setup.head.compiled,
         f"{setup.checkpointing} checkpointing": True,
         f"sharding {layout.sharding}": True,
         "compilation" if setup.compiled else "no compilation": True,

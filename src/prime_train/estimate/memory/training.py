@@ -36,6 +36,8 @@ _STAYS = frozenset(
      "master weights", "whole model at load", "reference model", "engine's weights", "engine's KV cache",
      "engine's memory"}
 )  # fmt: skip
+# Beginnings of the names of terms that grow with the length of a micro-batch.
+_OF_LENGTH = ("saved ", "offloaded residuals", "recomputed", "gradients of a block's", "hidden states", "logits")
 ZERO3_SUBGROUP = 1e9  # numbers updated at a time: DeepSpeed's stage3 sub_group_size
 WIDER = 1.25  # for each of model family and compilation that no measured run had
 LEAST_UNLIKE = 1.5  # factor between the estimate and each end of the interval if no measured run is like this one
@@ -102,17 +104,14 @@ def phases(setup: TrainSetup, k: Coefficients) -> tuple[MemoryPhase, ...]:
     gathered = block_gather_terms(setup, groups, k)
     reduced = block_reduction_terms(setup, groups, k)
     head_gradient = root_gradient_terms(setup, groups, k)
+    ends = () if setup.layout.ends_apart else (*root, *head_gradient)  # which stay until the root's backward is over
     own = bundled_terms(setup, groups, early)
     return (
         MemoryPhase(
             "head", (*states, *early, *kept, *logits_terms(setup, k), *stream, *root, *head_gradient, *own.head)
         ),
-        MemoryPhase(
-            "first block", (*states, *early, *piped, *block, *root, *gathered, *reduced, *head_gradient, *own.first)
-        ),
-        MemoryPhase(
-            "last block", (*states, *gradients, *last, *block, *root, *gathered, *reduced, *head_gradient, *own.last)
-        ),
+        MemoryPhase("first block", (*states, *early, *piped, *block, *gathered, *reduced, *ends, *own.first)),
+        MemoryPhase("last block", (*states, *gradients, *last, *block, *gathered, *reduced, *ends, *own.last)),
         MemoryPhase("embedding", (*states, *gradients, *own.embedding)),
         MemoryPhase("update", (*states, *gradients, *_returned_states(setup), *_update(setup, k))),
     )
@@ -172,7 +171,8 @@ def _gradients(setup: TrainSetup) -> tuple[Term, ...]:
 def _update(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     """Temporary memory of the update: a foreach implementation copies every trained number."""
     on_host = setup.offload.parameters or (setup.offload.optimizer and setup.program != "prime-rl")
-    if setup.fused_optimizer or setup.optimizer_in_backward or on_host:
+    in_place = setup.fused_optimizer or "8bit" in setup.optimizer  # a kernel for each tensor of bitsandbytes, torchao
+    if in_place or setup.optimizer_in_backward or on_host:
         return ()
     weight_parts = setup.layout.weight_parts
     trained = setup.trained / weight_parts * (weight_parts / setup.layout.state_parts)
@@ -221,11 +221,15 @@ def reserve_term(terms: Sequence[Term], k: Coefficients) -> Term:
     """Memory the allocator holds beyond the terms: rounding, free parts of its segments, and library workspaces."""
     staying = sum(term.bytes for term in terms if term.name in _STAYS)
     moving = sum(term.bytes for term in terms) - staying
+    varying = sum(term.bytes for term in terms if term.name.startswith(_OF_LENGTH))
     size = (k.reserve - 1) * moving + (k.reserve_static - 1) * staying + k.workspace_bytes
+    size += k.reserve_lengths * varying
     formula = (
         f"{k.reserve - 1:.1%} of the {moving / GIB:.1f} GiB that come and go, {k.reserve_static - 1:.1%} of the "
         f"{staying / GIB:.1f} GiB that stay, and {k.workspace_bytes / GIB:.2f} GiB"
     )
+    if k.reserve_lengths:
+        formula += f"; {k.reserve_lengths:.0%} of {varying / GIB:.1f} GiB left by shorter micro-batches"
     return Term("allocator reserve", size, formula, "fitted: registry/memory.toml")
 
 

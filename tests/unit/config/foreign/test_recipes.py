@@ -15,6 +15,10 @@ from prime_train.config.foreign.recipe.fields import formats, mapping_of, read_f
 from prime_train.config.foreign.values import ForeignPart, Open, open_values
 from prime_train.config.recipe import schema
 from prime_train.config.schema import OneOf, Table
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.memory.setup_from_recipe import setup_of_recipe
+from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.model.shape import shape_from_registry
 from prime_train.registry.gpus import read_table
 from prime_train.spec.prime_rl_parts import Recipe
 from prime_train.toml.document import Document
@@ -35,6 +39,12 @@ def draft(format: str, text: str, *beside: ForeignPart, gpus: int | None = None,
 
 def recipe(format: str, text: str, *beside: ForeignPart, gpus: int | None = None, **more: Any) -> Recipe:
     return draft(format, text, *beside, gpus=gpus, **more).recipe
+
+
+def setup_on_eight(recipe: Recipe) -> TrainSetup:
+    shape = shape_from_registry("meta-llama/Llama-3.1-8B")
+    assert shape is not None
+    return setup_of_recipe(recipe, hardware_from_name("8xh100-80gb"), shape)
 
 
 AXOLOTL = (
@@ -344,6 +354,16 @@ def test_torchtitan_shards_include_context_parallelism() -> None:
     assert (found.shards, found.context_parallel, found.compute_dtype) == (8, 2, "float8")
 
 
+def test_the_keys_of_a_torchtitan_file_tell_whether_its_loss_is_compiled() -> None:
+    later = TITAN.replace("data_parallel_shard_degree = -1", "compile = true")
+    for text, version in ((TITAN, "2024-12"), (later, None)):
+        found = recipe("torchtitan", "", gpus=8, **tomli.loads(text))
+        assert found.version == version
+        head = setup_on_eight(found._replace(compile=True)).head
+        assert (head.kind, head.compiled) == ("full", version is None)
+    assert not setup_on_eight(found._replace(compile=False)).head.compiled
+
+
 def test_a_torchtitan_function_leaves_the_lengths_open() -> None:
     found = draft("torchtitan", "", module="llama3", config="llama3_8b")
     assert found.recipe.model_name == "meta-llama/Llama-3.1-8B"
@@ -368,6 +388,9 @@ def test_torchtune_names_model_and_method_in_one_word() -> None:
     assert found.adapter_targets == ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     assert (found.quantization, found.weight_dtype, found.head) == ("nf4-dq", "bf16", "token-chunked")
     assert (found.sharding, found.ctx_tokens, found.micro_batches_per_step) == ("fsdp", 4096, 1)
+    assert setup_on_eight(found._replace(compile=True)).head.compiled
+    apart = recipe("torchtune", TUNE + "custom_sharded_layers: [tok_embeddings, output]\n", gpus=2)
+    assert [setup_on_eight(each).layout.ends_apart for each in (found, apart)] == [False, True]
     unknown = draft("torchtune", TUNE.replace("llama3_1.qlora_llama3_1_8b", "mine.builder"))
     assert unknown.recipe.model_name is None
     assert unknown.not_known["model_name"] == "mine.builder"
