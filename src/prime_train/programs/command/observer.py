@@ -68,7 +68,8 @@ class CommandObserver(LogObserver):
         self._tokens_per_s: float | None = None
         self._phase = ""
         self._has_end_line = self._has_stop_line = False
-        self._reports_end = False  # through live
+        self._reports_end = self._reports_finish = False  # through live: its last step or the end, the end itself
+        self._is_past_last = False
         self._looked_s = float("-inf")
 
     def _prepare(self) -> None:
@@ -91,6 +92,7 @@ class CommandObserver(LogObserver):
             self._report_step()  # before the checkpoints, which follow their step
             self._look_at_checkpoints(now_s)
         self._report_step()
+        self._report_last_step()
 
     def _take(self, marks: Iterable[ProgressMark]) -> None:
         for mark in marks:
@@ -119,7 +121,7 @@ class CommandObserver(LogObserver):
             self._log.append(StopListened(self._attempt))
         if line.total:
             self._target = self._total = line.total
-        self._has_end_line = self._has_end_line or line.finished
+        self._reports_finish = self._reports_finish or line.finished
         if line.checkpoint:
             with suppress(OSError):  # a full disk; the next checkpoint is reported, too
                 keep_reported(self._run_dir, line)
@@ -151,6 +153,12 @@ class CommandObserver(LogObserver):
             known = (self._step, self._loss, self._tokens_per_s)
             self._log.append(Progress(self._attempt, *known, 0, total=self._total))
 
+    def _report_last_step(self) -> None:
+        """Report once that the last step is done: what follows, as a save of the whole model, has no steps."""
+        if self._target is not None and self._step >= self._target and not self._is_past_last:
+            self._is_past_last = True
+            self._enter("export", "after its last step")
+
     def _look_at_checkpoints(self, now_s: float) -> None:
         """Report the checkpoints that the layout calls complete. In an unknown layout there are none."""
         folder, layout = self._trainer.checkpoints, self._trainer.layout
@@ -177,7 +185,8 @@ class CommandObserver(LogObserver):
             target=self._target,
             newest_complete=self._seen.newest_complete,
             is_stopping=self._is_stopping,
-            has_end_line=self._has_end_line,
+            # A summary in the log may also follow an early stop. A trainer that reports its end knows the difference.
+            has_end_line=self._reports_finish if self._reports_end else self._has_end_line,
             has_stop_line=self._has_stop_line,
             log=str(self._own_log),
             loss=math.nan if self._loss is None else self._loss,
