@@ -156,7 +156,8 @@ def _wait_for_orbax() -> None:
         return
     for each in gc.get_objects():
         kind = type(each)
-        if kind.__module__.startswith("orbax.") and callable(getattr(kind, "wait_until_finished", None)):
+        # A class may have a descriptor of this name in place of a text.
+        if str(kind.__module__).startswith("orbax.") and callable(getattr(kind, "wait_until_finished", None)):
             try:
                 each.wait_until_finished()
             except Exception as error:  # of any kind: the process is ending because of another fault
