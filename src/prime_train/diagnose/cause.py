@@ -179,8 +179,8 @@ def _ended_its_process(incident: Incident, incidents: Sequence[Incident]) -> boo
     scan, hit = incident.scan, incident.hit
     if not incident.has_frames or hit.weak or scan.done > hit.done_before or scan.lines - hit.at > _CLOSE_LINES:
         return False
-    # A launcher repeats the failure of its child, and the other ranks lose their connection to it. Neither hides that it
-    # ended the process: no step follows it.
+    # A launcher repeats the failure of its child, and the other ranks lose their connection to it. Neither hides what
+    # ended the process, because no step follows.
     later = [item for item in incidents if item.scan is scan and item.hit.at > hit.at and item.has_frames]
     return all(item.is_summary or item.rank == 1 or _is_same_failure(item, incident) for item in later)
 

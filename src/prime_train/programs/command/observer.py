@@ -17,7 +17,7 @@ from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import SeenPaths
 from prime_train.core.rundir import RunDir
-from prime_train.events import Phase, Progress, StopListened
+from prime_train.events import CheckpointUnreadable, Phase, Progress, StopListened
 from prime_train.programs.command.files import GrowingFile
 from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.judge import EndRules, SeenEnd, judge_end
@@ -70,6 +70,7 @@ class CommandObserver(LogObserver):
         self._has_end_line = self._has_stop_line = False
         self._reports_end = self._reports_finish = False  # through live: its last step or the end, the end itself
         self._is_past_last = False
+        self._unreadable: ProgressMark | None = None  # the line which reports that its checkpoint cannot be loaded
         self._looked_s = float("-inf")
 
     def _prepare(self) -> None:
@@ -113,6 +114,8 @@ class CommandObserver(LogObserver):
                     self._has_end_line = True
                 case "stop":
                     self._has_stop_line = True
+                case "unreadable" if not self._unreadable:
+                    self._unreadable = mark
 
     def _take_live(self, line: LiveLine) -> None:
         """A line of a script or callback that reports by itself: it is certain."""
@@ -174,9 +177,19 @@ class CommandObserver(LogObserver):
 
     # --- how it ended ---
 
+    def _report_unreadable(self) -> None:
+        """Report the checkpoint that the attempt began with, if a file of it kept the trainer from a first step."""
+        if self._unreadable is None or self._step or not self._resume_step:
+            return
+        saved = (one.path for one in self._whole.values() if one.step == self._resume_step)
+        if any(Path(self._unreadable.path).is_relative_to(path) for path in saved):
+            self._log.append(CheckpointUnreadable(self._attempt, self._resume_step, self._unreadable.text))
+
     def _write_end(self, returncode: int | None) -> None:
         if self._is_being_ended:
             return
+        if returncode != 0 and not self._is_stopping:
+            self._report_unreadable()
         seen = SeenEnd(
             attempt=self._attempt,
             returncode=returncode,
