@@ -16,6 +16,7 @@ import functools
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 from types import TracebackType
@@ -55,7 +56,8 @@ def initialize(
     options.setdefault("shutdown_timeout_seconds", SHUTDOWN_S)
     given = os.environ
     if coordinator_address is None and "MASTER_ADDR" in given and "MASTER_PORT" in given:
-        coordinator_address = f"{given['MASTER_ADDR']}:{given['MASTER_PORT']}"
+        port = _agree_on_port() if given.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else given["MASTER_PORT"]
+        coordinator_address = f"{given['MASTER_ADDR']}:{port}"
     if num_processes is None and given.get("WORLD_SIZE", "").isdecimal():
         num_processes = int(given["WORLD_SIZE"])
     if process_id is None and given.get("RANK", "").isdecimal():
@@ -65,6 +67,21 @@ def initialize(
     _record_questions()
     _take_sigterm()
     sys.excepthook = functools.partial(_end_all_ranks, sys.excepthook)
+
+
+def _agree_on_port() -> str:
+    """A port for the coordinator. torchrun itself listens on MASTER_PORT, and JAX would end by a segmentation fault."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    given = os.environ
+    store = TCPStore(given["MASTER_ADDR"], int(given["MASTER_PORT"]), is_master=False)
+    # A restart of the workers by torchrun keeps the store, and with it the port of the processes that have ended.
+    key = f"prime_train/jax/{given.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    if given["RANK"] == "0":
+        with socket.socket() as found:
+            found.bind(("", 0))
+            store.set(key, str(found.getsockname()[1]))
+    return bytes(store.get(key)).decode()
 
 
 def should_stop(step: int, *, asked_to: bool) -> bool:
@@ -139,7 +156,8 @@ def _wait_for_orbax() -> None:
         return
     for each in gc.get_objects():
         kind = type(each)
-        if kind.__module__.startswith("orbax.") and callable(getattr(kind, "wait_until_finished", None)):
+        # A class may have a descriptor of this name in place of a text.
+        if str(kind.__module__).startswith("orbax.") and callable(getattr(kind, "wait_until_finished", None)):
             try:
                 each.wait_until_finished()
             except Exception as error:  # of any kind: the process is ending because of another fault

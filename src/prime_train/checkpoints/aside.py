@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -43,9 +43,10 @@ class _JudgedStep:
     is_finished: bool  # all files are there, so only their content is wrong
 
 
-def make_way(places: StepPlaces, how: How) -> tuple[AsideChange, ...]:
+def make_way(places: StepPlaces, how: How, unreadable: Collection[int] = ()) -> tuple[AsideChange, ...]:
     """Rename each broken checkpoint that the trainer could load next, or name the newest whole one in the tracker.
 
+    `unreadable`: steps that the trainer could not load. They count as broken, whatever their files prove.
     Nothing may write there meanwhile. A second call changes nothing. Raises OSError where a file cannot be renamed or
     written; what was done until then stays.
     """
@@ -53,20 +54,22 @@ def make_way(places: StepPlaces, how: How) -> tuple[AsideChange, ...]:
     if how == "none" or not form.proofs:
         return ()
     if how == "tracker":
-        changes = (_name_newest(folder, form) for folder in step_folders.list_roots(places.checkpoints, form))
+        changes = (
+            _name_newest(folder, form, unreadable) for folder in step_folders.list_roots(places.checkpoints, form)
+        )
         return tuple(change for change in changes if change is not None)
-    broken = _list_in_the_way(places)
+    broken = _list_in_the_way(places, unreadable)
     return tuple(AsideChange(one.step, one.problem, one.paths, tuple(map(set_aside, one.paths))) for one in broken)
 
 
-def _list_in_the_way(places: StepPlaces) -> list[_JudgedStep]:
+def _list_in_the_way(places: StepPlaces, unreadable: Collection[int]) -> list[_JudgedStep]:
     """Checkpoints without proof that are newer than the newest whole one, newest first."""
     found: list[_JudgedStep] = []
     whole = False
     saved = step_folders.steps(places.checkpoints, places.layout)
     unnumbered = saved.pop(NO_STEP, []) if places.layout.step_key else []
     for step in sorted(saved, reverse=True):
-        judged = _judge(step, tuple(saved[step]), places.layout)
+        judged = _judge(step, tuple(saved[step]), places.layout, unreadable)
         if not judged.problem:
             whole = True
             break
@@ -79,7 +82,9 @@ def _list_in_the_way(places: StepPlaces) -> list[_JudgedStep]:
     return [judged for judged in found if judged.is_known and not (is_doubtful and judged.is_finished)]
 
 
-def _judge(step: int, paths: tuple[Path, ...], form: FolderLayout) -> _JudgedStep:
+def _judge(step: int, paths: tuple[Path, ...], form: FolderLayout, unreadable: Collection[int] = ()) -> _JudgedStep:
+    if step in unreadable:
+        return _JudgedStep(step, paths, "the trainer could not load it", is_known=True, is_finished=False)
     is_finished = step_folders.is_finished(paths, form)
     try:
         return _JudgedStep(step, paths, step_folders.find_unproven(paths, form), True, is_finished)
@@ -106,7 +111,7 @@ def _make_folder(folder: Path) -> None:
         raise OSError(errno.ELOOP, layout.LINK, os.fspath(folder))
 
 
-def _name_newest(folder: Path, form: FolderLayout) -> AsideChange | None:
+def _name_newest(folder: Path, form: FolderLayout, unreadable: Collection[int]) -> AsideChange | None:
     """Rewrite the tracker in `folder` where it names a step that is not whole, or none at all."""
     tracker = form.tracker
     # Another text, as "release" of Megatron, is the choice of the user.
@@ -114,7 +119,7 @@ def _name_newest(folder: Path, form: FolderLayout) -> AsideChange | None:
         return None
     saved = step_folders.steps([folder], replace(form, below=(".",), parts=()))
     named = read_tracker(folder, tracker)
-    judged = {step: _judge(step, tuple(saved[step]), form) for step in saved}
+    judged = {step: _judge(step, tuple(saved[step]), form, unreadable) for step in saved}
     if named in judged and (not judged[named].problem or not judged[named].is_known):
         return None
     newest = max((step for step, one in judged.items() if not one.problem), default=None)

@@ -179,9 +179,10 @@ def _ended_its_process(incident: Incident, incidents: Sequence[Incident]) -> boo
     scan, hit = incident.scan, incident.hit
     if not incident.has_frames or hit.weak or scan.done > hit.done_before or scan.lines - hit.at > _CLOSE_LINES:
         return False
-    # A launcher repeats the failure of its child, and such a repetition must not hide that it ended the process.
+    # A launcher repeats the failure of its child, and the other ranks lose their connection to it. Neither hides what
+    # ended the process, because no step follows.
     later = [item for item in incidents if item.scan is scan and item.hit.at > hit.at and item.has_frames]
-    return all(item.is_summary or _is_same_failure(item, incident) for item in later)
+    return all(item.is_summary or item.rank == 1 or _is_same_failure(item, incident) for item in later)
 
 
 def _is_same_failure(one: Incident, other: Incident) -> bool:

@@ -25,6 +25,7 @@ LineKind = Literal[
     "save_done",
     "prune",  # the trainer deleted a checkpoint
     "resume",
+    "unreadable",  # the checkpoint that it resumes from cannot be loaded
     "fresh",  # it found nothing to resume from
     "start",  # training begins
     "stop",  # it noticed a request to stop, or is ended

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints import step_folders
-from prime_train.checkpoints.aside import FOLDER, make_way, measure_aside, set_aside
+from prime_train.checkpoints.aside import FOLDER, How, make_way, measure_aside, set_aside
 from prime_train.checkpoints.step_folders import StepPlaces
 from tests.unit.checkpoints import written_saves as saves
 from tests.unit.checkpoints.test_layouts import find_layout
@@ -46,6 +46,24 @@ def test_a_broken_one_that_is_older_than_a_whole_one_stays(tmp_path: Path) -> No
 def test_the_only_one_goes_when_it_is_broken(tmp_path: Path) -> None:
     break_newest(tmp_path, 10)
     assert [change.step for change in make_way(places_of(tmp_path, "hf"), "rename")] == [10]
+
+
+@pytest.mark.parametrize("how", ["rename", "none"])
+def test_one_that_the_trainer_could_not_load_goes_whatever_its_files_prove(how: How, tmp_path: Path) -> None:
+    for step in (10, 20):
+        saves.write_whole(tmp_path, SAVES["hf"](step))
+    changed = make_way(places_of(tmp_path, "hf"), how, {20})
+    assert [(change.step, change.problem) for change in changed] == (
+        [(20, "the trainer could not load it")] if how == "rename" else []
+    )
+    assert make_way(places_of(tmp_path, "hf"), how, {20, 10} if how == "none" else {20}) == ()
+
+
+def test_a_tracker_names_the_one_before_what_could_not_be_loaded(tmp_path: Path) -> None:
+    for step in (10, 20):
+        saves.write_whole(tmp_path, SAVES["megatron-lm"](step))
+    (change,) = make_way(places_of(tmp_path, "megatron-dist"), "tracker", {20})
+    assert (change.step, change.tracked) == (20, 10)
 
 
 def test_several_that_have_all_files_and_none_whole_show_another_layout(tmp_path: Path) -> None:

@@ -70,6 +70,9 @@ def test_the_same_words_count_where_a_program_reports_an_error(line: str, identi
     assert cause(f"{STEPS}{line}\n").id == identifier
 
 
+LOST_PEER = "RuntimeError: [/x/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5"
+
+
 @pytest.mark.parametrize(
     ("log", "retry"),
     [
@@ -78,6 +81,8 @@ def test_the_same_words_count_where_a_program_reports_an_error(line: str, identi
         (traceback("ModuleNotFoundError: No module named 'a'") + "step 4 | loss: 2.3\n", "yes"),
         (traceback("ModuleNotFoundError: No module named 'a'") + "x\n" * 500, "yes"),
         (traceback("ModuleNotFoundError: No module named 'a'") + traceback("ScoreTooLow: 1"), "yes"),
+        (traceback("ModuleNotFoundError: No module named 'a'") + traceback(LOST_PEER), "no"),  # of another rank
+        (traceback(LOST_PEER), "yes"),
     ],
 )
 def test_a_signature_closes_a_run_only_in_the_traceback_that_ended_the_log(log: str, retry: str) -> None:

@@ -17,7 +17,7 @@ from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import SeenPaths
 from prime_train.core.rundir import RunDir
-from prime_train.events import Phase, Progress, StopListened
+from prime_train.events import CheckpointUnreadable, Phase, Progress, StopListened
 from prime_train.programs.command.files import GrowingFile
 from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.judge import EndRules, SeenEnd, judge_end
@@ -68,7 +68,9 @@ class CommandObserver(LogObserver):
         self._tokens_per_s: float | None = None
         self._phase = ""
         self._has_end_line = self._has_stop_line = False
-        self._reports_end = False  # through live
+        self._reports_end = self._reports_finish = False  # through live: its last step or the end, the end itself
+        self._is_past_last = False
+        self._unreadable: ProgressMark | None = None  # the line which reports that its checkpoint cannot be loaded
         self._looked_s = float("-inf")
 
     def _prepare(self) -> None:
@@ -91,6 +93,7 @@ class CommandObserver(LogObserver):
             self._report_step()  # before the checkpoints, which follow their step
             self._look_at_checkpoints(now_s)
         self._report_step()
+        self._report_last_step()
 
     def _take(self, marks: Iterable[ProgressMark]) -> None:
         for mark in marks:
@@ -111,6 +114,8 @@ class CommandObserver(LogObserver):
                     self._has_end_line = True
                 case "stop":
                     self._has_stop_line = True
+                case "unreadable" if not self._unreadable:
+                    self._unreadable = mark
 
     def _take_live(self, line: LiveLine) -> None:
         """A line of a script or callback that reports by itself: it is certain."""
@@ -119,7 +124,7 @@ class CommandObserver(LogObserver):
             self._log.append(StopListened(self._attempt))
         if line.total:
             self._target = self._total = line.total
-        self._has_end_line = self._has_end_line or line.finished
+        self._reports_finish = self._reports_finish or line.finished
         if line.checkpoint:
             with suppress(OSError):  # a full disk; the next checkpoint is reported, too
                 keep_reported(self._run_dir, line)
@@ -151,6 +156,12 @@ class CommandObserver(LogObserver):
             known = (self._step, self._loss, self._tokens_per_s)
             self._log.append(Progress(self._attempt, *known, 0, total=self._total))
 
+    def _report_last_step(self) -> None:
+        """Report once that the last step is done: what follows, as a save of the whole model, has no steps."""
+        if self._target is not None and self._step >= self._target and not self._is_past_last:
+            self._is_past_last = True
+            self._enter("export", "after its last step")
+
     def _look_at_checkpoints(self, now_s: float) -> None:
         """Report the checkpoints that the layout calls complete. In an unknown layout there are none."""
         folder, layout = self._trainer.checkpoints, self._trainer.layout
@@ -166,9 +177,19 @@ class CommandObserver(LogObserver):
 
     # --- how it ended ---
 
+    def _report_unreadable(self) -> None:
+        """Report the checkpoint that the attempt began with, if a file of it kept the trainer from a first step."""
+        if self._unreadable is None or self._step or not self._resume_step:
+            return
+        saved = (one.path for one in self._whole.values() if one.step == self._resume_step)
+        if any(Path(self._unreadable.path).is_relative_to(path) for path in saved):
+            self._log.append(CheckpointUnreadable(self._attempt, self._resume_step, self._unreadable.text))
+
     def _write_end(self, returncode: int | None) -> None:
         if self._is_being_ended:
             return
+        if returncode != 0 and not self._is_stopping:
+            self._report_unreadable()
         seen = SeenEnd(
             attempt=self._attempt,
             returncode=returncode,
@@ -177,7 +198,8 @@ class CommandObserver(LogObserver):
             target=self._target,
             newest_complete=self._seen.newest_complete,
             is_stopping=self._is_stopping,
-            has_end_line=self._has_end_line,
+            # A summary in the log may also follow an early stop. A trainer that reports its end knows the difference.
+            has_end_line=self._reports_finish if self._reports_end else self._has_end_line,
             has_stop_line=self._has_stop_line,
             log=str(self._own_log),
             loss=math.nan if self._loss is None else self._loss,

@@ -150,7 +150,8 @@ def name_folder(profile: TrainerProfile, start: CommandStart, cwd: Path) -> str:
     given += [_find_key(start.flags, place.keys), os.environ.get(place.variable, "") if place.variable else ""]
     found = next(filter(None, given), None)
     if found is None:
-        written = read_settings(cwd / start.script, place.keys) if start.script else set()
+        settings = (read_settings(cwd / start.script, (key,)) for key in place.keys) if start.script else ()
+        written = next(filter(None, settings), set())
         # A folder that the script computes is not known, and two that it names are as good as none.
         found = (written.pop() or "") if len(written) == 1 else "" if written else place.default
     return str(Path(found, place.below)) if found and place.below else found

@@ -121,7 +121,8 @@ class Attempts:
         """Take broken checkpoints out of the way of a trainer that would load them. Whether that was possible."""
         how = self.program.aside(self.run)
         try:
-            changes = aside.make_way(self.program.places(self.run, self.run_dir), how)
+            places, unreadable = self.program.places(self.run, self.run_dir), self.journal.state.unreadable
+            changes = aside.make_way(places, how, unreadable)
         except OSError as error:
             self._end(None, attempt_end.immovable_checkpoint(error))
             return False

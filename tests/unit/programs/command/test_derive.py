@@ -83,6 +83,22 @@ def test_the_folder_of_the_checkpoints_is_named_or_not_known(
     assert ("dir = " in text) == bool(folder)
 
 
+@pytest.mark.parametrize(
+    ("script", "folder"),
+    [
+        ("Trainer(default_root_dir='root')", "root"),
+        ("ModelCheckpoint(dirpath='own')\nTrainer(default_root_dir='root')", "own"),
+        ("ModelCheckpoint(dirpath=computed)\nTrainer(default_root_dir='root')", ""),
+        ("Trainer()", "."),
+    ],
+)
+def test_the_folder_of_lightning_is_that_of_its_checkpoints(tmp_path: Path, script: str, folder: str) -> None:
+    (tmp_path / "t.py").write_text(f"import lightning\n{script}\n")
+    text = derive(["python", "t.py"], tmp_path).text
+    assert (f'dir = "{folder}"' in text) == bool(folder)
+    assert ("dir = " in text) == bool(folder)
+
+
 def test_a_script_that_only_mentions_a_trainer_is_not_recognised(tmp_path: Path) -> None:
     for text in (
         "# import transformers\n",

@@ -14,7 +14,7 @@ from prime_train.programs.command.progress.marks import ProgressMark, parse_coun
 from prime_train.registry.trainers import SlowPhase, TrainerLine
 
 _LONGEST_TEXT = 300
-_SHOWN = ("resume", "fresh", "start", "stop", "exit", "warn")
+_SHOWN = ("resume", "unreadable", "fresh", "start", "stop", "exit", "warn")
 
 
 class LogProgress:
