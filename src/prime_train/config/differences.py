@@ -42,14 +42,19 @@ def list_differences(before: RunSpec, after: RunSpec) -> tuple[Difference, ...]:
 
 def flatten(run: RunSpec) -> dict[str, Value]:
     """Dotted keys to values. An entry of a list of tables has its position in the key."""
-    return dict(_flatten(values_of(run), ()))
+    return flatten_values(values_of(run))
+
+
+def flatten_values(values: Table) -> dict[str, Value]:
+    """`flatten` for a table of `plain` values."""
+    return dict(_flatten(values, ()))
 
 
 def _flatten(value: Any, key: tuple[str, ...]) -> Iterator[tuple[str, Value]]:
     if isinstance(value, Mapping) and value:
         for name, below in value.items():
             yield from _flatten(below, (*key, name))
-    elif _is_tables(value):
+    elif is_tables(value):
         for position, entry in enumerate(value):
             yield from _flatten(entry, (*key, str(position)))
     elif key:
@@ -100,7 +105,7 @@ def diff(before: Table, after: Table) -> tuple[Difference, ...]:
 def _pair(before: Any, after: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Each key with its value on both sides. What is below a table or an entry of a list comes before the key."""
     sides = (before, after)
-    if any(map(_is_tables, sides)) and all(map(_is_list, sides)):
+    if any(map(is_tables, sides)) and all(map(_is_list, sides)):
         lists = [() if side is _MISSING else side for side in sides]
         labels = _align(*lists)
         old, new = (dict(zip(names, entries, strict=True)) for names, entries in zip(labels, lists, strict=True))
@@ -116,10 +121,11 @@ def _pair(before: Any, after: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple
 
 def _is_list(value: Any) -> bool:
     """Whether a value may be aligned with a list of tables: it is one, it is empty or it is missing."""
-    return value is _MISSING or value == () or _is_tables(value)
+    return value is _MISSING or value == () or is_tables(value)
 
 
-def _is_tables(value: Any) -> bool:
+def is_tables(value: Any) -> bool:
+    """Whether a value is a list of tables, with at least one."""
     return isinstance(value, tuple) and bool(value) and all(isinstance(entry, Mapping) for entry in value)
 
 
@@ -196,7 +202,7 @@ def _change(value: Any, changes: _Changes) -> Any:
 
 def _is_of_entries(value: Any, changes: _Changes) -> bool:
     """Whether the changes are those of a list of tables: of its entries, or of their order."""
-    if _is_tables(value):
+    if is_tables(value):
         return bool(changes.below) if changes.own is None else _is_labels(changes.own.before)
     is_added = changes.own is not None and bool(changes.below) and _is_labels(changes.own.after)
     return is_added and (value is _MISSING or value == ())
@@ -207,7 +213,7 @@ def _is_labels(value: Any) -> bool:
 
 
 def _change_list(value: Any, changes: _Changes) -> Any:
-    own, entries = changes.own, value if _is_tables(value) else ()
+    own, entries = changes.own, value if is_tables(value) else ()
     if own is not None and own.after is None:
         return _MISSING
     before: Any = () if own is None else own.before or ()
