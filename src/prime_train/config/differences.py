@@ -1,18 +1,30 @@
-"""Lists the values that differ between two runs. Pure."""
+"""Lists the values that differ between two runs, or between two tables of values, and applies such a list. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple, get_type_hints
 
 from prime_train.spec import RunSpec
+from prime_train.spec.annotations import Key
+from prime_train.toml.document import dotted, key_path
 
-Value = object  # what a RunSpec has below its tables: a plain value, or a list of plain values
+Value = object  # what a table has: a plain value, a table, or a tuple of these
+Table = Mapping[str, Any]
+
+_MISSING: Any = object()  # None cannot stand for it, because a list may hold None
+_NAMES = ("name", "id", "path", "kind", "type")  # the first that an entry of a list has is its natural name
 
 
 class Difference(NamedTuple):
-    """A key whose value differs. The value is None on the side that has no such key."""
+    """A key whose value differs. The value is None on the side that has no such key.
+
+    An entry of a list of tables has its natural name in the key, such as `data.sources."a.txt".weight`, else its
+    position. Where entries were added, removed or moved, the key of the list has the names of both sides as values.
+    """
 
     key: str  # run.toml's name, such as `optim.lr` or `data.sources.0.path`
     before: Value
@@ -25,23 +37,189 @@ def list_differences(before: RunSpec, after: RunSpec) -> tuple[Difference, ...]:
     Values are compared, not texts: the order of keys, comments and the spelling of a number do not count, and a default
     that is written out equals one that is not.
     """
-    old, new = flatten(before), flatten(after)
-    keys = dict.fromkeys((*old, *new))
-    changed = ((key, old.get(key), new.get(key)) for key in keys)
-    return tuple(Difference(key, was, value) for key, was, value in changed if was != value)
+    return diff(values_of(before), values_of(after))
 
 
 def flatten(run: RunSpec) -> dict[str, Value]:
     """Dotted keys to values. An entry of a list of tables has its position in the key."""
-    return dict(_flatten(asdict(run), ""))
+    return flatten_values(values_of(run))
 
 
-def _flatten(value: Value, key: str) -> Iterator[tuple[str, Value]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _flatten(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple) and any(isinstance(entry, Mapping) for entry in value):
+def flatten_values(values: Table) -> dict[str, Value]:
+    """`flatten` for a table of `plain` values."""
+    return dict(_flatten(values, ()))
+
+
+def _flatten(value: Any, key: tuple[str, ...]) -> Iterator[tuple[str, Value]]:
+    if isinstance(value, Mapping) and value:
+        for name, below in value.items():
+            yield from _flatten(below, (*key, name))
+    elif is_tables(value):
         for position, entry in enumerate(value):
-            yield from _flatten(entry, f"{key}.{position}")
+            yield from _flatten(entry, (*key, str(position)))
+    elif key:
+        yield dotted(key), value
+
+
+def values_of(run: RunSpec) -> dict[str, Any]:
+    """The values of a run under the keys of run.toml, without what is not set."""
+    # The server of a run.toml is [inference] itself, and `inference` is computed from it.
+    values = plain(replace(run, inference=None) if run.format == "run.toml" else run)
+    assert isinstance(values, dict)
+    return values
+
+
+def plain(value: Any) -> Any:
+    """Tables as dictionaries without the keys that are None, lists as tuples, other values as they are."""
+    if is_dataclass(value) and not isinstance(value, type):
+        keys = _keys(type(value))
+        return _table((keys.get(item.name, item.name), getattr(value, item.name)) for item in fields(value))
+    if hasattr(value, "_asdict"):
+        return _table(value._asdict().items())
+    if isinstance(value, Mapping):
+        return _table(value.items())
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
+@cache
+def _keys(cls: type[Any]) -> dict[str, str]:
+    """Field -> key in run.toml, where they differ."""
+    hints = get_type_hints(cls, include_extras=True)
+    notes = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: note.name for name, found in notes.items() for note in found if isinstance(note, Key)}
+
+
+def _table(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    return {str(name): plain(value) for name, value in items if value is not None}
+
+
+def diff(before: Table, after: Table) -> tuple[Difference, ...]:
+    """Every key whose value differs between two tables of `plain` values."""
+    return tuple(
+        Difference(dotted(key), None if was is _MISSING else was, None if value is _MISSING else value)
+        for key, was, value in _pair(before, after, ())
+        if key and not is_same(was, value)
+    )
+
+
+def _pair(before: Any, after: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Each key with its value on both sides. What is below a table or an entry of a list comes before the key."""
+    sides = (before, after)
+    if any(map(is_tables, sides)) and all(map(_is_list, sides)):
+        lists = [() if side is _MISSING else side for side in sides]
+        labels = _align(*lists)
+        old, new = (dict(zip(names, entries, strict=True)) for names, entries in zip(labels, lists, strict=True))
+        before, after = (side if side is _MISSING else names for side, names in zip(sides, labels, strict=True))
     else:
-        yield key, value
+        old, new = (dict(side) if isinstance(side, Mapping) else {} for side in sides)
+        # A table exists by its keys, and one without keys as a value.
+        before, after = _MISSING if old else before, _MISSING if new else after
+    for name in dict.fromkeys((*old, *new)):
+        yield from _pair(old.get(name, _MISSING), new.get(name, _MISSING), (*key, name))
+    yield key, before, after
+
+
+def _is_list(value: Any) -> bool:
+    """Whether a value may be aligned with a list of tables: it is one, it is empty or it is missing."""
+    return value is _MISSING or value == () or is_tables(value)
+
+
+def is_tables(value: Any) -> bool:
+    """Whether a value is a list of tables, with at least one."""
+    return isinstance(value, tuple) and bool(value) and all(isinstance(entry, Mapping) for entry in value)
+
+
+def _align(before: Sequence[Table], after: Sequence[Table]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A label for each entry of both lists; two entries with one label are the same entry.
+
+    Entries of one name are the same; of the others those at one position.
+    """
+    names = name_entries(before), name_entries(after)
+
+    def label(own: Sequence[str], other: Sequence[str], position: int) -> str:
+        name = own[position]
+        has_partner = position < len(other) and (not other[position] or other[position] not in own)
+        return str(position) if not name or (name not in other and has_partner) else name
+
+    def labels(own: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
+        return tuple(label(own, other, position) for position in range(len(own)))
+
+    return labels(*names), labels(*reversed(names))
+
+
+def name_entries(entries: Sequence[Table]) -> list[str]:
+    """The natural name of each entry of a list; "" for one without, or with the name of another one."""
+    found = [next((entry[key] for key in _NAMES if isinstance(entry.get(key), str)), "") for entry in entries]
+    count = Counter(found)
+    return ["" if count[name] > 1 or name.isdecimal() else name for name in found]
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal: 1 and 1.0 are, true and 1 are not, and nan is itself."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    return bool(one == other) or (one != one and other != other)
+
+
+class _Changes:
+    """The differences at a key and below it."""
+
+    def __init__(self) -> None:
+        self.own: Difference | None = None
+        self.below: dict[str, _Changes] = {}
+
+
+def apply(values: Table, differences: Iterable[Difference]) -> dict[str, Any]:
+    """The other table: `apply(before, diff(before, after))` has the values of `after`."""
+    root = _Changes()
+    for difference in differences:
+        node = root
+        for part in key_path(difference.key, {}):
+            node = node.below.setdefault(str(part), _Changes())
+        node.own = difference
+    changed = _change(values, root)
+    return {} if changed is _MISSING else changed
+
+
+def _change(value: Any, changes: _Changes) -> Any:
+    own = changes.own
+    if _is_of_entries(value, changes):
+        return _change_list(value, changes)
+    if not changes.below:
+        return value if own is None else _MISSING if own.after is None else own.after
+    table = dict(value) if isinstance(value, Mapping) else {}
+    for name, below in changes.below.items():
+        table[name] = _change(table.get(name, _MISSING), below)
+    table = {name: below for name, below in table.items() if below is not _MISSING}
+    if table or own is None:
+        return table or _MISSING
+    return _MISSING if own.after is None else own.after
+
+
+def _is_of_entries(value: Any, changes: _Changes) -> bool:
+    """Whether the changes are those of a list of tables: of its entries, or of their order."""
+    if is_tables(value):
+        return bool(changes.below) if changes.own is None else _is_labels(changes.own.before)
+    is_added = changes.own is not None and bool(changes.below) and _is_labels(changes.own.after)
+    return is_added and (value is _MISSING or value == ())
+
+
+def _is_labels(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(name, str) for name in value)
+
+
+def _change_list(value: Any, changes: _Changes) -> Any:
+    own, entries = changes.own, value if is_tables(value) else ()
+    if own is not None and own.after is None:
+        return _MISSING
+    before: Any = () if own is None else own.before or ()
+    if own is None:  # the labels are those of both sides: a position where a change names it, else the name
+        names = enumerate(name_entries(entries))
+        before = tuple(name if name and str(at) not in changes.below else str(at) for at, name in names)
+    had = dict(zip(before, entries, strict=True))
+    order: Any = before if own is None else own.after
+    return tuple(_change(had.get(label, _MISSING), changes.below.get(label, _Changes())) for label in order)
