@@ -24,6 +24,7 @@ COMMANDS = (
         "verify-model",
         "run",
         "status",
+        "runs",
         "logs",
         "monitor",
         "stop",
