@@ -25,6 +25,7 @@ COMMANDS = (
         "run",
         "status",
         "runs",
+        "compare",
         "logs",
         "monitor",
         "stop",

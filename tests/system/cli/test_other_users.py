@@ -79,7 +79,7 @@ def test_the_table_of_runs_shows_the_others_and_why_one_is_unreadable(folder: Pa
     beside = _run_as_another("runs", "--json", cwd=folder)
     assert beside.returncode == 0, beside.stderr
     states = {row["name"]: row["state"] for row in json.loads(beside.stdout)["runs"]}
-    assert states == {"small": "finished", "nano": "unreadable"}
+    assert states == {"other": "finished", "nano": "unreadable"}
 
 
 def test_the_report_of_a_run_that_may_only_be_read_is_written_elsewhere(folder: Path) -> None:

@@ -103,7 +103,7 @@ def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
     has_reward = state.reward is not None or ends.highest_reward is not None
     return RunRow(
         path=path,
-        name=state.run or path.name,
+        name=path.name,  # by which every command finds it; a copy has the name of the original in its events
         state=word,
         reason="; ".join(part for part in (describe(damage), fault) if part),
         kind=_text(config, "run.kind"),
