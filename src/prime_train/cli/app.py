@@ -35,6 +35,8 @@ _COMMANDS = {
     "verify-model": "Check what a model can be used for.",
     "run": "Train under supervision; the same command resumes.",
     "status": "The state of one run, or of all runs in this folder.",
+    "runs": "All runs of a folder: changes, results, cost.",
+    "compare": "Curves of several runs, and the keys that differ.",
     "logs": "Show what a run does, and the output of its processes.",
     "monitor": "Poll a run on spot machines, and resume it if it is dead.",
     "stop": "Save a checkpoint, end a run and wait for its end.",
@@ -51,7 +53,8 @@ _COMMANDS = {
     "prices": "Prices of GPUs: show, import, refresh.",
 }
 
-_ROOMS = {"estimate", "lint", "profile", "run"}  # commands with a package of their own, whose module is `command`
+_ROOMS = {"estimate", "lint", "profile", "run", "runs"}  # commands with a package of their own: module `command`
+_BESIDE = {"compare": "runs.compare"}  # a second command in such a package
 
 # Words that other programs use for what a command here does.
 _OTHER_WORDS = {
@@ -96,7 +99,7 @@ class _Commands(TyperGroup):
 
 def find_module(attribute: str) -> str:
     """The module of a command, by the name of its function."""
-    module = f"prime_train.cli.{attribute}"
+    module = f"prime_train.cli.{_BESIDE.get(attribute, attribute)}"
     return f"{module}.command" if attribute in _ROOMS else module
 
 

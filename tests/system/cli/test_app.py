@@ -24,6 +24,8 @@ COMMANDS = (
         "verify-model",
         "run",
         "status",
+        "runs",
+        "compare",
         "logs",
         "monitor",
         "stop",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -67,6 +68,18 @@ def test_a_run_of_another_user_is_named(folder: Path) -> None:
         assert ended.returncode in (2, 4), (command, ended.stderr)
         assert _has_four_parts(ended.stderr), (command, ended.stderr)
         assert str(run_dir.path) in ended.stderr
+
+
+def test_the_table_of_runs_shows_the_others_and_why_one_is_unreadable(folder: Path) -> None:
+    run_dir = _write(folder)
+    run_dir.path.chmod(0o000)
+    alone = _run_as_another("runs", cwd=folder)
+    assert (alone.returncode, _has_four_parts(alone.stderr)) == (4, True), alone.stderr
+    write_run(folder / "runs" / "other", WHOLE_LIFE)
+    beside = _run_as_another("runs", "--json", cwd=folder)
+    assert beside.returncode == 0, beside.stderr
+    states = {row["name"]: row["state"] for row in json.loads(beside.stdout)["runs"]}
+    assert states == {"other": "finished", "nano": "unreadable"}
 
 
 def test_the_report_of_a_run_that_may_only_be_read_is_written_elsewhere(folder: Path) -> None:

@@ -23,6 +23,8 @@ COMMANDS = (
     "status",
     "status long-name-of-a-run-that-was-chosen-with-care",
     "status small",
+    "runs",
+    "compare small whole",
     "ckpt list small",
     "ckpt verify small",
     "ckpt verify whole",

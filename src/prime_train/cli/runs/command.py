@@ -1,0 +1,75 @@
+"""`prime-train runs`: the table over all runs of a folder. Reads only."""
+
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.cli.terminal.render import table, terminal_columns
+from prime_train.core.errors import UserError
+from prime_train.views.compare import conditions, listing
+from prime_train.views.compare.rows import folder_of_runs, read_rows, unreadable_error
+
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of text.")]
+_MANY_OBJECTS = 500_000  # the rows stay until the end, so to look for garbage among them is in vain
+
+
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="A folder of runs, or one with runs/ in it.", show_default=False)
+    ] = Path(),
+    sort: Annotated[
+        str | None,
+        typer.Option("--sort", metavar="KEY", help="By a column or a key; -KEY: downwards.", show_default="by start"),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="CONDITION", help="Only runs that fulfil it; more than one: all of them."),
+    ] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Show every changed key with its values.")] = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    _no_color: NoColor = False,
+) -> None:
+    """All runs of a folder: what was changed, how far they came, what they reached.
+
+    CHANGED has the keys that differ from the run of the same kind before. BEST and LAST are rewards where a run has
+    any, else training losses; <= or >= says that only the end of a long run was read, so its best is at least as good.
+    COST is an interval over the prices of the run's GPUs.
+
+    A condition is a column or a key of the config, one of = != < <= > >=, and a value.
+
+    Examples:
+
+      prime-train runs
+
+      prime-train runs --where 'state=failed' --where 'optim.lr>1e-4' --sort=-started
+
+      prime-train runs /shared/runs --csv > runs.csv
+    """
+    if as_json and as_csv:
+        what, why = "--json and --csv are given", "one result is printed"
+        raise UserError(what, "prime-train runs", why, "leave one of them out")
+    gc.set_threshold(_MANY_OBJECTS)
+    found = read_rows(folder_of_runs(folder), time.time())
+    shown = conditions.keep(found, where or ())
+    shown = conditions.sort(shown, sort) if sort is not None else shown
+    if as_json:
+        document = {"version": 1, "runs": [listing.document(row) for row in shown]}
+        typer.echo(json.dumps(document, indent=1, ensure_ascii=False))  # the output masks secrets, once
+    elif as_csv:
+        typer.echo(listing.as_csv(shown))
+    elif shown:
+        cells = [listing.cells(row, wide=wide) for row in shown]
+        columns = None if wide else terminal_columns(sys.stdout)
+        typer.echo(table(cells, listing.HEADER, listing.RIGHT, columns, listing.LEAST_NEEDED))
+    else:
+        typer.echo(conditions.describe_filter(where or (), len(found)), err=True)
+    error = unreadable_error(found)
+    if error is not None:
+        raise error

@@ -1,0 +1,214 @@
+"""Reads the runs of a folder into rows: state, config, end of the metrics. A damaged run is a row with its reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from prime_train.config.differences import Difference
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import RECORD_BYTES, read_json
+from prime_train.core.rundir import RunDir
+from prime_train.estimate.values import Interval
+from prime_train.events.record import describe
+from prime_train.spec.prime_rl_parts import PrimeRl
+from prime_train.supervise.core.journal import read_state
+from prime_train.supervise.processes.lock import find_holder
+from prime_train.views.compare.ends import Best, read_ends
+from prime_train.views.compare.links import find_link
+from prime_train.views.compare.spent import usd_so_far
+from prime_train.views.run.runs import RUNS, is_run
+
+UNREADABLE = "unreadable"
+# The ends of all metrics together: so much is searched in a tenth of a second. One of many runs has at least a page.
+_ALL_ENDS_BYTES, _LEAST_END_BYTES, _MOST_END_BYTES = 16 << 20, 16 << 10, 4 << 20
+_NAMES = ("run.name", "run.dir")  # they differ between any two runs
+_MODELS = ("model.path", "prime_rl.trainer.model_name", "recipe.model_name", "server.model", "command.trainer")
+
+Config = Mapping[str, Any]  # the document of resolved.json
+
+
+class RunRow(NamedTuple):
+    """One run. None: not known, or the run has none."""
+
+    path: Path
+    name: str
+    state: str
+    reason: str = ""  # why it cannot be read, or what of it is damaged
+    kind: str | None = None
+    model: str | None = None
+    began_s: float | None = None
+    step: int | None = None
+    max_steps: int | None = None  # None for a run without an end
+    metric: str | None = None  # "reward", else "loss": what `best` and `last` are
+    best: Best | None = None
+    last: float | None = None
+    held_out: float | None = None
+    tokens_per_s: float | None = None
+    usd: Interval | None = None
+    wandb: str | None = None
+    config: Config = {}  # noqa: RUF012 - never changed
+    changed: tuple[Difference, ...] | None = None  # against the run of the same kind before; None for the first
+
+
+def folder_of_runs(given: Path) -> Path:
+    """`given`/runs if there is one, else `given` itself."""
+    return given / RUNS if (given / RUNS).is_dir() else given
+
+
+def read_rows(folder: Path, now_s: float) -> list[RunRow]:
+    """Every run in a folder, in the order of their starts.
+
+    Raises UserError for a folder without runs, OSError for one that may not be listed.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            paths = sorted(Path(entry.path) for entry in entries if entry.is_dir() and _may_be_run(Path(entry.path)))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        fix = "cd to the folder where runs are started, or name one: prime-train runs FOLDER"
+        raise UserError("there is no such folder", str(folder), (error.strerror or "").lower(), fix) from None
+    if not paths:
+        fix = "start one with `prime-train run`, or name another folder: prime-train runs FOLDER"
+        raise UserError("no run is in it", str(folder), "a run is a folder with events/ or resolved.json", fix)
+    limit_bytes = min(_MOST_END_BYTES, max(_LEAST_END_BYTES, _ALL_ENDS_BYTES // len(paths)))
+    rows = [read_row(path, now_s, limit_bytes) for path in paths]
+    rows.sort(key=lambda row: (row.began_s is None, row.began_s or 0.0, row.name))
+    return list(_with_changes(rows))
+
+
+def _may_be_run(path: Path) -> bool:
+    try:
+        return is_run(path)
+    except OSError:  # it has a row with the reason
+        return True
+
+
+def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
+    """One run. Reads at most `limit_bytes` of its metrics."""
+    run_dir = RunDir(path)
+    try:
+        state, damage = read_state(run_dir)
+        config, fault = _read_config(run_dir)
+        is_supervised = find_holder(run_dir) is not None
+        ends = read_ends(run_dir, limit_bytes)
+        link = find_link(run_dir, config)
+    except UserError as error:
+        return RunRow(path, path.name, UNREADABLE, f"{error.what}: {error.why}")
+    except OSError as error:  # of another user, or on a disk that does not answer
+        return RunRow(path, path.name, UNREADABLE, (error.strerror or str(error)).lower())
+    word = state.state if state.closed or is_supervised else "died" if state.first_opened_s else "not started"
+    has_reward = state.reward is not None or ends.highest_reward is not None
+    return RunRow(
+        path=path,
+        name=path.name,  # by which every command finds it; a copy has the name of the original in its events
+        state=word,
+        reason="; ".join(part for part in (describe(damage), fault) if part),
+        kind=_text(config, "run.kind"),
+        model=_model(config),
+        began_s=state.first_opened_s,
+        step=state.step,
+        max_steps=None if state.is_endless or not state.max_steps else state.max_steps,
+        metric="reward" if has_reward else "loss" if state.loss is not None or ends.lowest_loss else None,
+        best=ends.highest_reward if has_reward else ends.lowest_loss,
+        last=state.reward if has_reward else state.loss,
+        held_out=state.last_validation.loss if state.last_validation else None,
+        tokens_per_s=ends.tokens_per_s if state.tokens_per_s is None else state.tokens_per_s,
+        usd=usd_so_far(state, config, now_s if is_supervised else None),
+        wandb=link,
+        config=config,
+    )
+
+
+def _read_config(run_dir: RunDir) -> tuple[Config, str]:
+    """The document of resolved.json, and why it is empty."""
+    try:
+        found = read_json(run_dir.resolved, RECORD_BYTES, run_dir.path)
+    except FileNotFoundError:
+        return {}, "it has no resolved.json"
+    except (OSError, ValueError) as error:
+        return {}, f"its resolved.json cannot be read: {getattr(error, 'strerror', None) or error}"
+    return (found, "") if isinstance(found, dict) else ({}, "its resolved.json is no object")
+
+
+# --- keys of a config -------------------------------------------------------------------------------
+
+
+def keys_of(config: Config) -> dict[str, Any]:
+    """Dotted keys to values, as `config.differences` names them, of the document itself.
+
+    To make a RunSpec of each of five hundred documents would take longer than everything else together.
+    """
+    return dict(_flatten(config, ""))
+
+
+def _flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list) and (names := _parts_of_prime_rl().get(key)):
+        value = dict(zip(names, value, strict=False))
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flatten(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        for position, entry in enumerate(value):
+            yield from _flatten(entry, f"{key}.{position}")
+    else:
+        yield key, value
+
+
+@cache
+def _parts_of_prime_rl() -> dict[str, tuple[str, ...]]:
+    """The names of the values of each part, which are lists in a resolved.json."""
+    hints = get_type_hints(PrimeRl)
+    kinds = ((name, kind) for name, hint in hints.items() for kind in (hint, *get_args(hint)))
+    return {f"prime_rl.{name}": kind._fields for name, kind in kinds if hasattr(kind, "_fields")}
+
+
+def _with_changes(rows: Sequence[RunRow]) -> Iterator[RunRow]:
+    """The rows with the keys that differ from the run before, by start and of the same kind."""
+    before: dict[str | None, RunRow] = {}
+    for row in rows:
+        if not row.config:
+            yield row
+            continue
+        earlier = before.get(row.kind)
+        before[row.kind] = row
+        yield row if earlier is None else row._replace(changed=tuple(_differences(earlier.config, row.config)))
+
+
+def _differences(before: Config, after: Config) -> Iterator[Difference]:
+    # Most tables are equal, and two documents are compared much faster than their keys.
+    tables = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    old = dict(entry for name in tables if name in before for entry in _flatten(before[name], name))
+    new = dict(entry for name in tables if name in after for entry in _flatten(after[name], name))
+    for key in {**old, **new}:
+        if key not in _NAMES and old.get(key) != new.get(key):
+            yield Difference(key, old.get(key), new.get(key))
+
+
+def _model(config: Config) -> str | None:
+    named = next((found for key in _MODELS if (found := _text(config, key))), None)
+    model = config.get("model")
+    if named or not isinstance(model, dict) or config.get("command") or config.get("prime_rl"):
+        return named
+    return f"{model.get('layers')} x {model.get('hidden_size')}"
+
+
+def _text(config: Config, key: str) -> str | None:
+    table, _, name = key.partition(".")
+    values = config.get(table)
+    if isinstance(values, dict) and "." not in name:  # nearly all of them
+        found = values.get(name)
+    else:
+        found = dict(_flatten(values, table)).get(key)
+    return found if isinstance(found, str) and found else None
+
+
+def unreadable_error(rows: Sequence[RunRow]) -> UserError | None:
+    """The error where no run of a folder can be read; None if one can."""
+    if not rows or any(row.state != UNREADABLE for row in rows):
+        return None
+    first = rows[0]
+    fix = f"see `ls -ld {first.path}` and `id`; run the command as the owner of the runs"
+    return UserError("no run in it can be read", str(first.path.parent), first.reason, fix, ExitCode.OUT_OF_REACH)

@@ -1,0 +1,61 @@
+"""Computes what a run has cost so far: the hours of its attempts times the prices of its GPUs. Pure, but for the table.
+
+No price is guessed: who rented which machine is in no run directory, so the cost is an interval over all offers of the
+GPU, on demand. It is not known for a card without a price, for a run whose servers had GPUs of their own, and for one
+whose first attempts the state does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from prime_train.core.errors import UserError
+from prime_train.estimate.values import Interval
+from prime_train.supervise.core.state import State
+
+
+def usd_so_far(state: State, config: Mapping[str, Any], now_s: float | None) -> Interval | None:
+    """USD of all attempts; None if it is not known. `now_s`: the end of the live attempt, None if there is none."""
+    started, hours = state.started, worked_hours(state, now_s)
+    if started is None or hours is None or config.get("server") or config.get("inference"):
+        return None
+    per_hour = _usd_per_gpu_hour(started.device)
+    if per_hour is None:
+        return None
+    gpu_hours = hours * started.world_size
+    return Interval(per_hour.low * gpu_hours, per_hour.typical * gpu_hours, per_hour.high * gpu_hours)
+
+
+def worked_hours(state: State, now_s: float | None) -> float | None:
+    """Hours of all attempts, from their launch to their end; None if one of them is not known."""
+    if not state.attempts or len(state.attempts) != state.attempt_number:
+        return None
+    hours = 0.0
+    for attempt in state.attempts:
+        # A supervisor that was killed wrote no end, so the last step is the last that is known of its attempt.
+        is_last = attempt is state.attempts[-1]
+        ended_s = attempt.ended_s or ((now_s or state.progress_s) if is_last else None)
+        if attempt.launched_s is None or ended_s is None:
+            return None
+        hours += max(0.0, ended_s - attempt.launched_s) / 3600
+    return hours
+
+
+@cache
+def _usd_per_gpu_hour(device: str) -> Interval | None:
+    """The prices of all offers of a GPU on demand; None for a CPU and for a GPU without an offer."""
+    from prime_train.estimate.cost.run_cost import price_interval  # these here, because most runs are on one device
+    from prime_train.prices import store
+    from prime_train.registry.gpus import gpu_peak
+
+    gpu = gpu_peak(device)
+    if gpu is None:
+        return None
+    try:
+        table = store.load(store.today())
+    except UserError:  # the user's own table is damaged: `prices show` explains it
+        return None
+    usd = [price.usd_per_gpu_hour for price in table if price.gpu == gpu.id and not price.spot]
+    return price_interval(usd) if usd else None
