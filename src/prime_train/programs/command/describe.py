@@ -40,6 +40,28 @@ def _describe_checkpoints(trainer: KnownTrainer) -> str:
     return f"in {trainer.checkpoints}, complete by their content"
 
 
+def describe_search(trainer: KnownTrainer) -> str:
+    """Why `ckpt` shows no checkpoint: what it looked for and where, or what is not known."""
+    folder, forms = trainer.checkpoints, trainer.layouts
+    if folder is None:
+        return (
+            f"where {trainer.title} saves is {_UNKNOWN}: no word of the command names a folder, and the script has not "
+            "called live.checkpoint; set command.checkpoints.dir and, where no profile fits, command.checkpoints.layout"
+        )
+    if not forms:
+        why = trainer.profile.checkpoints.note if trainer.profile is not None else ""
+        return (
+            f"the layout of what {trainer.title} saves in {folder} is {_UNKNOWN}{f' ({why})' if why else ''}, so "
+            "nothing there counts as a checkpoint; command.checkpoints.layout names one"
+        )
+    kinds = " or ".join(dict.fromkeys(f"{form.kind} named {form.step}" for form in forms))
+    below = sorted({name for form in forms for name in (*form.below, *form.parts)} - {"."})
+    places = ", ".join(str(folder / name) for name in (".", *below))
+    missing = "" if folder.is_dir() else ", which does not exist"
+    note = trainer.profile.checkpoints.note if trainer.profile is not None else ""
+    return f"no {kinds} in {places}{missing}{f' ({note})' if note else ''}; command.checkpoints sets another place"
+
+
 def _describe_resume(trainer: KnownTrainer) -> str:
     way = trainer.resume
     aside = {

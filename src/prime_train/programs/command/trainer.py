@@ -85,7 +85,7 @@ def know_trainer(command: CommandSpec) -> KnownTrainer:
     profile = _find_profile(command.trainer)
     cwd = Path(command.cwd)
     folder = _find_folder(command, profile, cwd)
-    own = command.progress.log
+    own, layouts = command.progress.log, _list_layouts(command, profile, cwd)
     lines = (TrainerLine("step", re.compile(own), (), _OWN),) if own else profile.lines if profile else ()
     return KnownTrainer(
         command=command,
@@ -94,8 +94,8 @@ def know_trainer(command: CommandSpec) -> KnownTrainer:
         lines=lines,
         progress_file=cwd / command.progress.file if command.progress.file else None,
         checkpoints=folder,
-        layouts=_list_layouts(command, profile),
-        resume=_find_resume(command, profile),
+        layouts=layouts,
+        resume=_find_resume(command, profile, layouts),
         stop=_find_stop(command, profile),
         exits=profile.exits if profile is not None else ExitMeaning(zero_is_finished=True),
     )
@@ -161,8 +161,8 @@ def _find_key(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     return next((value for value in found if isinstance(value, str) and value), "")
 
 
-def _list_layouts(command: CommandSpec, profile: TrainerProfile | None) -> tuple[FolderLayout, ...]:
-    """The layout that run.toml names, else those of the profile."""
+def _list_layouts(command: CommandSpec, profile: TrainerProfile | None, cwd: Path) -> tuple[FolderLayout, ...]:
+    """The layout that run.toml names, else the one that an option of the command chooses, else those of the profile."""
     named = command.checkpoints.layout
     tables = {str(table["name"]): table for one in trainer_profiles().values() for table in one.layouts}
     if named:
@@ -176,15 +176,24 @@ def _list_layouts(command: CommandSpec, profile: TrainerProfile | None) -> tuple
         return (read_layout(tables[named], command.processes),)
     if profile is None:
         return ()
-    return tuple(read_layout(tables[name], command.processes) for name in profile.layout_names)
+    start = read_words(command.argv)
+    settings = [start.flags, *(config.values for config in read_configs(start, cwd))] if profile.layout_keys else []
+    chosen = [name for key, name in profile.layout_keys.items() if any(_is_set(values.get(key)) for values in settings)]
+    return tuple(read_layout(tables[name], command.processes) for name in chosen or profile.layout_names)
 
 
-def _find_resume(command: CommandSpec, profile: TrainerProfile | None) -> ResumeWay:
+def _is_set(value: object) -> bool:
+    return str(value).lower() in ("true", "1", "yes")
+
+
+def _find_resume(command: CommandSpec, profile: TrainerProfile | None, layouts: tuple[FolderLayout, ...]) -> ResumeWay:
     way, asked = profile.resume if profile is not None else ResumeWay(), command.resume
     if asked.how:
         way = way._replace(how=asked.how, template=asked.template or way.template)
     elif asked.template:
         way = way._replace(template=asked.template, how="argument" if way.how in ("none", "itself") else way.how)
+    if way.aside == "rename" and layouts and all(layout.tracker is not None for layout in layouts):
+        way = way._replace(aside="tracker")  # it would look for a checkpoint that is not there any more
     return way._replace(aside=asked.aside) if asked.aside else way
 
 
