@@ -27,7 +27,8 @@ def _describe_progress(trainer: KnownTrainer, run: RunSpec) -> str:
     sources += [str(trainer.progress_file)] if trainer.progress_file is not None else []
     if not trainer.command.progress.log and any(line.kind == "step" for line in trainer.lines):
         sources.append("its output")
-    sources += [file.path.replace("{dir}", str(trainer.checkpoints or "")) for file in trainer.files]
+    files = [file.path for file in trainer.files if trainer.checkpoints is not None or "{dir}" not in file.path]
+    sources += [path.replace("{dir}", str(trainer.checkpoints)) for path in files]
     last = "" if run.run.max_steps >= ENDLESS_STEPS else f"; the last step is {run.run.max_steps:,}"
     return f"from {', '.join(sources)}{last}"
 
@@ -77,7 +78,8 @@ def _describe_resume(trainer: KnownTrainer) -> str:
             return f"by the variable {way.template}{aside}"
         case "itself":
             return f"it finds its newest checkpoint itself{aside}"
-    return f"{_UNKNOWN}: each attempt is the same command; set command.resume, or call live.resume_path"
+    why = f" ({way.note})" if way.note else ""
+    return f"{_UNKNOWN}{why}: each attempt is the same command; set command.resume, or call live.resume_path"
 
 
 def _describe_stop(trainer: KnownTrainer, run: RunSpec) -> str:
