@@ -181,10 +181,14 @@ def finish() -> None:
         _lines.write(finished=True)
 
 
-def phase(name: str) -> None:
-    """Report that something begins that takes longer than a step, such as "evaluate". The next step ends it."""
+def phase(name: str, limit_s: float | None = None) -> None:
+    """Report that something begins that takes longer than a step, such as "evaluate". The next step ends it.
+
+    `limit_s`: how long it may take; a longer silence is a hang. None: as long as the config allows any phase.
+    """
     if _lines is not None:
-        _lines.write(phase=str(name)[:_LONGEST_NAME])
+        limit = {} if limit_s is None else {"limit_s": float(limit_s)}
+        _lines.write(phase=str(name)[:_LONGEST_NAME], **limit)
 
 
 def note(text: str) -> None:

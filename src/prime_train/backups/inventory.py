@@ -27,6 +27,7 @@ from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.cleanup import find_superseded
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import StepPlaces
+from prime_train.checkpoints.step_names import group_names
 from prime_train.core.errors import UserError
 
 _MOST_READ_BYTES = 256 * 2**20  # of all manifests: a thousand checkpoints of 47 GB
@@ -192,7 +193,15 @@ def _find_misfit(found: Manifest, places: StepPlaces) -> str:
     if unknown := next((root for root in found.roots if root not in roots), None):
         return f"it has files for the folder {unknown[:100]!r}, and this run keeps its own in {', '.join(roots)}"
     names = {file.name for file in found.files if roots[file.root] in places.checkpoints}
-    return step_folders.find_missing_name(names, places.layout)
+    if not places.layout.proofs:
+        return step_folders.find_missing_name(names, places.layout)
+    groups = group_names(names, found.step, places.layout)
+    if isinstance(groups, str):
+        return groups
+    if not groups:
+        return "it names no file of a checkpoint"
+    missing = (step_folders.find_missing_name(group, places.layout) for group in groups.values())
+    return next(filter(None, missing), "")
 
 
 def newest_complete(backups: Sequence[StoredBackup]) -> StoredBackup | None:

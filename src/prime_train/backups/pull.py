@@ -23,7 +23,10 @@ from prime_train.backups.push import unpack
 from prime_train.backups.source import root_names
 from prime_train.backups.store import ObjectError, Store
 from prime_train.checkpoints import step_folders
-from prime_train.checkpoints.step_folders import StepPlaces
+from prime_train.checkpoints.aside import set_aside
+from prime_train.checkpoints.step_folders import FolderLayout, StepPlaces
+from prime_train.checkpoints.step_names import read_name
+from prime_train.checkpoints.tracker import has_other_text, read_tracker, write_tracker
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import sync
@@ -116,10 +119,44 @@ def pull(store: Store, stored: StoredBackup, places: StepPlaces, on_read: Read =
         _drop_strangers(folder, {file.name for file in found.files if staging[file.root] == folder.parent})
         for directory, _, _ in os.walk(folder, topdown=False):
             sync(Path(directory))
+    if places.layout.proofs:
+        return _place_parts(store, stored, places, staging)
     parts = [path for path in staged if path.parent.parent in places.checkpoints]
     if problem := step_folders.problem(parts, places.layout):
         raise _damaged(store, stored.folder, problem)
     return _put_in_place(found, roots, staging)
+
+
+def _place_parts(store: Store, stored: StoredBackup, places: StepPlaces, staging: dict[str, Path]) -> Pulled:
+    """Rename what another trainer saved to the names that it has there. What has a name already is set aside."""
+    found, form, roots = stored.manifest, places.layout, root_names(places)
+    assert found is not None
+    read = ((file.root, read_name(file.name, form)) for file in found.files)
+    parts = sorted({(root, name.part) for root, name in read if name is not None})
+    inside = {root: staging[root] / f"step_{found.step}" for root in found.roots}
+    for root, part in parts:
+        _name_in_tracker((inside[root] / part).parent, form, found.step)
+    if problem := step_folders.problem([inside[root] / part for root, part in parts], form):
+        raise _damaged(store, stored.folder, problem)
+    placed, aside = [], []
+    for root, part in parts:
+        target = roots[root] / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside += [set_aside(target)] if os.path.lexists(target) else []
+        placed.append((inside[root] / part).rename(target))
+        _name_in_tracker(target.parent, form, found.step)
+        sync(target.parent)
+    for folder in staging.values():
+        shutil.rmtree(folder)
+    return Pulled(found.step, found.id, found.size_bytes, tuple(placed), tuple(aside))
+
+
+def _name_in_tracker(folder: Path, form: FolderLayout, step: int) -> None:
+    """Let the file in which the trainer names its latest checkpoint name this one, unless it names a later one."""
+    if form.tracker is not None and not has_other_text(folder, form.tracker):
+        named = read_tracker(folder, form.tracker)
+        if named is None or named < step:
+            write_tracker(folder, form.tracker, step)
 
 
 def _find_roots(found: Manifest, places: StepPlaces, store: Store) -> dict[str, Path]:

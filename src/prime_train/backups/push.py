@@ -127,7 +127,8 @@ def push(upload: Upload, source: BackupSource, on_sent: Sent = lambda _: None) -
 
 
 def _require_complete(source: BackupSource, places: StepPlaces) -> None:
-    parts = [path for path in source.paths if path.parent in places.checkpoints]
+    # With names of its own a trainer has checkpoints alone, and some below the folder itself.
+    parts = [path for path in source.paths if source.bases or path.parent in places.checkpoints]
     if problem := step_folders.problem(parts, places.layout):
         raise ChangedError(problem)
 
@@ -149,10 +150,10 @@ def _finish(upload: Upload, folder: str, found: Manifest, *, pinned: bool) -> in
 def _send_files(
     sender: _Sender, source: BackupSource, files: dict[tuple[str, str], Seen], identity: ContentIdentity
 ) -> tuple[File, ...]:
-    folders, made = dict(source.folders), []
+    made = []
     with sender.running():
         for (root, name), seen in sorted(files.items()):
-            made.append(_send_file(sender, folders[root] / name, root, name, seen))
+            made.append(_send_file(sender, source.locate(root, name), root, name, seen))
             expected = identity.sha256.get((root, name))
             if expected is not None and made[-1].sha256 != expected:
                 raise ChangedError(f"{name} does not match its SHA-256")

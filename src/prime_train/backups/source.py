@@ -43,16 +43,24 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BackupSource:
-    """One complete checkpoint: its step folders by the name of the root they are in."""
+    """One complete checkpoint: its step folders, or its files, by the name of the root they are in.
+
+    `bases`: for a trainer with names of its own, the root itself, from which the names of files begin.
+    """
 
     step: int
     folders: tuple[tuple[str, Path], ...]
     size_bytes: int
     pinned: bool
+    bases: tuple[tuple[str, Path], ...] = ()
 
     @property
     def paths(self) -> tuple[Path, ...]:
         return tuple(path for _, path in self.folders)
+
+    def locate(self, root: str, name: str) -> Path:
+        """The path of a file that `list_files` names."""
+        return dict(self.bases or self.folders)[root] / name
 
 
 def root_names(places: StepPlaces) -> dict[str, Path]:
@@ -85,8 +93,9 @@ def list_sources(places: StepPlaces) -> list[BackupSource]:
                 is_ready = is_ready and (root not in extras or (path / STABLE).exists())
                 folders.append((name, path))
         if is_ready:
-            size_bytes = sum(layout.size_bytes(path) for _, path in folders)
-            sources.append(BackupSource(checkpoint.step, tuple(folders), size_bytes, checkpoint.pinned))
+            size_bytes = sum(step_folders.measure(path).size_bytes for _, path in folders)
+            bases = tuple(names.items()) if places.layout.proofs else ()
+            sources.append(BackupSource(checkpoint.step, tuple(folders), size_bytes, checkpoint.pinned, bases))
     return sources
 
 
@@ -94,7 +103,7 @@ def list_sources(places: StepPlaces) -> list[BackupSource]:
 def using(source: BackupSource) -> Iterator[None]:
     """Protect the checkpoint from prime-train's deletions and packing. Raises ChangedError where it is gone."""
     with ExitStack() as marks:
-        for path in source.paths:
+        for path in filter(Path.is_dir, source.paths):  # a file has no place for a mark
             for old in path.glob(f"{in_use.MARK}.*"):
                 if not in_use.marked_by(path):  # of processes that were killed
                     old.unlink(missing_ok=True)
@@ -110,21 +119,29 @@ def using(source: BackupSource) -> Iterator[None]:
 def list_files(source: BackupSource) -> dict[tuple[str, str], Seen]:
     """Every file of the checkpoint by root and name. Raises ChangedError for anything that is no plain file."""
     found: dict[tuple[str, str], Seen] = {}
-    for root, folder in source.folders:
-        for directory, folders, names in os.walk(folder, onerror=_raise):
-            for name in (*names, *(name for name in folders if Path(directory, name).is_symlink())):
-                if _is_ours_to_leave(name):
-                    continue
-                path = Path(directory, name)
-                try:
-                    status = path.lstat()
-                except FileNotFoundError:
-                    raise ChangedError(f"{name} was deleted meanwhile") from None
-                relative = path.relative_to(folder).as_posix()
-                if not stat.S_ISREG(status.st_mode) or not manifests.is_safe_name(relative):
-                    raise ChangedError(f"{relative!r} is no plain file with a plain name")
-                found[root, relative] = Seen(status.st_size, status.st_mtime_ns, status.st_ino)
+    bases = dict(source.bases)
+    for root, part in source.folders:
+        for path in _walk(part):
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                raise ChangedError(f"{path.name} was deleted meanwhile") from None
+            relative = path.relative_to(bases.get(root, part)).as_posix()
+            if not stat.S_ISREG(status.st_mode) or not manifests.is_safe_name(relative):
+                raise ChangedError(f"{relative!r} is no plain file with a plain name")
+            found[root, relative] = Seen(status.st_size, status.st_mtime_ns, status.st_ino)
     return found
+
+
+def _walk(part: Path) -> Iterator[Path]:
+    """All but folders in a step folder, or the file that the part is."""
+    if not part.is_dir():
+        yield part
+        return
+    for directory, folders, names in os.walk(part, onerror=_raise):
+        for name in (*names, *(name for name in folders if Path(directory, name).is_symlink())):
+            if not _is_ours_to_leave(name):
+                yield Path(directory, name)
 
 
 def _raise(error: OSError) -> None:
@@ -183,11 +200,10 @@ def identify(
 
     Raises ChangedError, and OSError. The manifest of the bundled trainer has the hashes; other checkpoints are read.
     """
-    folders = dict(source.folders)
     try:
         if places.layout.manifest:
             return _identify_by_manifest(source)
-        known = {(root, name): hashes.of(folders[root] / name, seen) for (root, name), seen in files.items()}
+        known = {(root, name): hashes.of(source.locate(root, name), seen) for (root, name), seen in files.items()}
     except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
         raise ChangedError(f"it changed meanwhile: {error}") from None
     hashes.keep()

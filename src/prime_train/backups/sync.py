@@ -175,13 +175,13 @@ def _find_obstacle(asides: Sequence[Path]) -> str:
 
 def put_back(places: StepPlaces) -> None:
     """Give folders their names back whose deletion was started but not decided. Raises OSError."""
-    for root in sources.root_names(places).values():
+    for root in places.folders:
         removal.put_back(root)
 
 
 def finish_deletions(places: StepPlaces) -> None:
     """Complete deletions that were decided and interrupted. What cannot be deleted stays; the trainer reports it."""
-    for root in sources.root_names(places).values():
+    for root in places.folders:
         for aside in removal.list_set_aside(root):
             if removal.is_decided(aside):
                 with contextlib.suppress(OSError):

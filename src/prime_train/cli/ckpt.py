@@ -53,7 +53,7 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
         print_json(document)
     else:
         rows = checkpoints.list_rows(document)
-        print_table(rows, ("STEP", "SIZE", "AGE", ""), f"no checkpoint in {run_dir.checkpoints}")
+        print_table(rows, ("STEP", "SIZE", "AGE", ""), program.describe_search(spec, run_dir))
         if beside := checkpoints.beside_rows(document):
             print_table(beside, ("BESIDE", "SIZE", ""), "")
 
@@ -80,7 +80,8 @@ def verify(run: RunName, step: Step = None, as_json: AsJson = False, _no_color: 
         print_json(checkpoints.verify_json(run_dir.path.name, results))
     else:
         rows = [(str(found.step), found.state, found.problem) for found in results]
-        print_table(rows, ("STEP", "STATE", ""), f"no checkpoint in {run_dir.checkpoints}")
+        program, spec = recorded(run_dir)
+        print_table(rows, ("STEP", "STATE", ""), program.describe_search(spec, run_dir))
     if any(verified.state == "broken" for verified in results):
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -122,7 +123,7 @@ def prune(
         first = 0 if places.weights or places.broadcasts or places.rollouts else 1  # column WHAT: only checkpoints
         header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
         rows = [row[first:] for row in changes.prune_rows(plan, failed)]
-        print_table(rows, header[first:], f"no checkpoint in {places.checkpoints[0]}")
+        print_table(rows, header[first:], program.describe_search(spec, run_dir))
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 

@@ -22,12 +22,16 @@ class TrainerStarted:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The trainer entered a phase: "setup", "tokenizer", "data", "train", "evaluate", "checkpoint", "export"."""
+    """The trainer entered a phase: "setup", "tokenizer", "data", "train", "evaluate", "checkpoint", "export".
+
+    `limit_s`: how long it may take; 0 where only the config says so.
+    """
 
     kind: ClassVar[str] = "phase"
     attempt: int
     name: str
     detail: str = ""
+    limit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,9 @@ class BaseProgram:
         places = self.places(run, run_dir)
         return step_folders.checkpoints(places.checkpoints, places.layout)
 
+    def describe_search(self, run: RunSpec, run_dir: RunDir) -> str:
+        return f"no checkpoint in {self.places(run, run_dir).checkpoints[0]}"
+
 
 @dataclass(frozen=True, slots=True)
 class RunTomlProgram(BaseProgram, ABC):

@@ -152,6 +152,7 @@ class ExitMeaning(NamedTuple):
 class TrainerProfile(NamedTuple):
     """What is known of one trainer. `layouts` are the tables of checkpoints, read by checkpoints/.
 
+    `layout_keys`: an option that is set -> the name of the layout that the checkpoints have then.
     `restarts` and `retention`: the trainer's options for restarts and for deleting checkpoints. `launcher`: it is no
     trainer, and the lines are among those of every trainer. `engine`: other trainers are built on it, and their
     profiles come before it.
@@ -168,6 +169,7 @@ class TrainerProfile(NamedTuple):
     phases: tuple[SlowPhase, ...]
     checkpoints: CheckpointPlace
     layout_names: tuple[str, ...]
+    layout_keys: Mapping[str, str]
     layouts: tuple[Mapping[str, Any], ...]
     resume: ResumeWay
     stop: StopWay
@@ -245,6 +247,7 @@ def _profile(name: str, tables: Mapping[str, Mapping[str, Any]]) -> TrainerProfi
         phases=phases,
         checkpoints=CheckpointPlace(**_tuples(place.get("dir", {}))),
         layout_names=layout_names,
+        layout_keys=place.get("layout_keys", {}),
         layouts=tuple(table.get("layout", ())),
         resume=ResumeWay(**table.get("resume", {})),
         stop=StopWay(**table.get("stop", {})),

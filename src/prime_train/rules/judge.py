@@ -7,7 +7,7 @@ so that facts are gathered only for a config without errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -94,13 +94,13 @@ def judge(reading: Reading, facts: Facts | None = None) -> Verdict:
     Rules that need facts run only with `facts`; a rule is skipped, with the reason, if a fact that it needs is not
     known.
     """
-    return _run_rules(reading, _rules(reading, facts), facts)
+    return _run_rules(reading, tuple(_rules(reading, facts)), facts, _judge_words(reading))
 
 
 def judge_config(reading: Reading) -> Verdict:
     """The verdict of the rules that neither need nor use facts. `judge_rest` completes it."""
-    rules = (rule for rule in _rules(reading, None) if not (rule.needs or rule.uses))
-    return _run_rules(reading, rules, None)
+    rules = tuple(rule for rule in _rules(reading, None) if not (rule.needs or rule.uses))
+    return _run_rules(reading, rules, None, _judge_words(reading))
 
 
 def judge_rest(reading: Reading, verdict: Verdict, facts: Facts | None) -> Verdict:
@@ -191,8 +191,18 @@ def _has_rollouts_or_server(run: RunSpec | None) -> bool:
     return run is not None and (run.server is not None or policy_of(run) is not None)
 
 
-def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> Verdict:
-    found: list[Finding] = []
+def _judge_words(reading: Reading) -> Sequence[Finding]:
+    """The findings on the command line of a run of any trainer."""
+    if reading.run is None or reading.run.command is None:
+        return ()
+    from prime_train.rules.command_words import find_in_words  # here, because most configs have no command
+
+    return tuple(find_in_words(reading.run.command, reading, lambda script: judge_config(script).findings))
+
+
+def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None, others: Sequence[Finding] = ()) -> Verdict:
+    """The verdict of these rules. `others`: what was found beside them; a comment can silence it in this file."""
+    found = [finding for finding in others if finding.path == reading.document.path]
     skipped: list[Skipped] = []
     passed: list[str] = []
     # A value that is not legal was replaced by its default, and no rule may judge what the user did not write.
@@ -218,6 +228,7 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
     found = _without_secrets(_without_repeats(found, reading), reading)
     judged = frozenset(passed).union(finding.code for finding in found)
     kept, ignored = _remove_ignored(found, reading, judged)
+    kept += [finding for finding in others if finding.path != reading.document.path]
     kept_codes = {finding.code for finding in kept}
     return Verdict(
         path=reading.document.path,

@@ -48,6 +48,15 @@ def test_what_a_tracker_names_stays(tmp_path: Path) -> None:
     assert deletable(tmp_path, "megatron-dist") == []
 
 
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    for step in (10, 20, 30, 40):
+        saves.write_whole(tmp_path, SAVES["nemo-automodel"](step))
+    (tmp_path / "LOWEST_VAL").symlink_to("epoch_0_step_10")
+    (tmp_path / "LATEST").symlink_to(tmp_path / "epoch_0_step_40")
+    (tmp_path / "elsewhere").symlink_to("/nowhere/epoch_0_step_20")
+    assert deletable(tmp_path, "nemo-automodel", ranks=2) == [20]
+
+
 def test_a_checkpoint_of_one_file_is_measured_and_deleted(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         saves.write_whole(tmp_path, SAVES["lightning"](step))

@@ -329,6 +329,46 @@ def _llama_factory(step: int) -> WrittenSave:
     return WrittenSave("llama-factory-v1", [[files]])
 
 
+def _nemo_rl(step: int) -> Sequence_:
+    at = f"tmp_step_{step}"
+    info = Write(f"{at}/training_info.json", text(step=step, total_steps=step, consumed_samples=640))
+    weights = [*dcp(f"{at}/policy/weights/model"), *dcp(f"{at}/policy/optimizer/optim")]
+    files = [*weights, Write(f"{at}/policy/tokenizer/tokenizer.json", text(version="1.0"))]
+    return [
+        info,
+        Write(f"{at}/config.yaml", b"sft: {}"),
+        *files,
+        *zips(f"{at}/train_dataloader.pt"),
+        Rename(at, at[4:]),
+    ]
+
+
+def _nemo_automodel(step: int) -> WrittenSave:
+    """Two ranks. The folder is renamed into place with the mark in it."""
+    at = f"epoch_0_step_{step}"
+    reserve: Sequence_ = [
+        Write(f"{at}.reserving-1/.incomplete", b""),
+        Rename(f"{at}.reserving-1", at),
+        Write(f"{at}/losses.json", text(train_loss=1.5)),
+    ]
+    ranks = [zips(f"{at}/rng/rng_global_rank_{rank}.pt") for rank in (0, 1)]
+    shard = Write(f"{at}/model/shard-00001-model-00001-of-00001.safetensors", tensors())
+    last: Sequence_ = [*zips(f"{at}/step_scheduler.pt"), shard, *dcp(f"{at}/optim"), Remove(f"{at}/.incomplete")]
+    return WrittenSave("nemo-automodel", [[reserve], ranks, [last]], ranks=2)
+
+
+def _ms_swift_flash(step: int) -> WrittenSave:
+    """JSON at once; the rest by another process, and the tracker in place when that is done."""
+    at = f"checkpoint-{step}"
+    state = text(global_step=step, max_steps=100)
+    at_once: Sequence_ = [Write(f"{at}/config.json", text(layers=2)), Write(f"{at}/trainer_state.json", state)]
+    shard = [Write(f"{at}/model.safetensors", tensors()), *zips(*(f"{at}/{n}" for n in _FLASH_FILES))]
+    tracker: Sequence_ = [Write("dlrover_latest.txt", str(step).encode())]
+    return WrittenSave("ms-swift-flash", [[at_once], [shard], [tracker]])
+
+
+_FLASH_FILES = ("optimizer.pt", "scheduler.pt", "rng_state.pth")
+
 SAVES: Mapping[str, Callable[[int], WrittenSave]] = {
     "hf": lambda step: WrittenSave("hf", [[_hf(step)]]),
     "hf, two ranks": lambda step: WrittenSave(
@@ -339,6 +379,11 @@ SAVES: Mapping[str, Callable[[int], WrittenSave]] = {
     "hf, FSDP": lambda step: WrittenSave("hf", _hf_fsdp(step), ranks=2),
     "hf, DeepSpeed": _hf_deepspeed,
     "llama-factory v1": _llama_factory,
+    "ms-swift, flash": _ms_swift_flash,
+    "nemo-rl": lambda step: WrittenSave(
+        "nemo-rl", [[_nemo_rl(step)]], unproven=("config.yaml", "policy/tokenizer/tokenizer.json")
+    ),
+    "nemo-automodel": _nemo_automodel,
     "accelerate": _accelerate,
     "dcp": lambda step: WrittenSave("dcp", [[dcp(f"step_{step}")]]),
     "torchtitan": lambda step: WrittenSave("torchtitan", [[dcp(f"step-{step}")]]),

@@ -43,12 +43,13 @@ def test_a_reader_gets_every_kind_of_line(tmp_path: Path) -> None:
     with supervised(tmp_path):
         live.total(8)
         live.step(3, loss=1.5, tokens=64)
-        live.phase("evaluate")
+        live.phase("evaluate", limit_s=90)
         live.step(4, loss=float("nan"))
         live.finish()
     found = LiveLines(tmp_path).take()
     assert [line.step for line in found] == [0, 3, 3, 4, 4]
     assert (found[0].total, found[1].loss, found[1].tokens, found[2].phase) == (8, 1.5, 64.0, "evaluate")
+    assert [line.limit_s for line in found[2:4]] == [90.0, 0.0]
     assert str(found[3].loss) == "nan"
     assert found[4].finished
 
@@ -215,6 +216,13 @@ def test_a_text_with_control_characters_is_left_out() -> None:
     parsed = parse_live_line(json.dumps({"t": 1, "step": 1, "note": "\x1b[31m", "phase": "a\nb"}).encode(), 0)
     assert parsed is not None
     assert (parsed.note, parsed.phase) == ("", "")
+
+
+@pytest.mark.parametrize("limit_s", [0, -1, 1e12, "nan", "inf", True, "60", [60]])
+def test_a_limit_that_no_phase_can_have_is_none(limit_s: object) -> None:
+    parsed = parse_live_line(json.dumps({"t": 1, "step": 1, "phase": "a", "limit_s": limit_s}).encode(), 0)
+    assert parsed is not None
+    assert parsed.limit_s == 0.0
 
 
 def test_a_loader_that_was_forked_has_a_file_of_its_own(tmp_path: Path, monkeypatch: Any) -> None:

@@ -56,6 +56,13 @@ def read_command(text: str) -> tuple[ForeignPart, ...]:
     return read_parts(text, COMMAND_LINE, follows=True)
 
 
+def list_commands(text: str, path: str) -> list[ShellCommand]:
+    """The commands of a command line, and those of the scripts near it that it starts, in their order."""
+    if len(text) > SCRIPT_CHARS:
+        return []
+    return list(_Reader(path, follows=True).list_commands(_Target(text, path)))
+
+
 class _Target(NamedTuple):
     """A script that is read, and what it gets from the command that starts it: words, variables, a Slurm job."""
 
@@ -101,22 +108,32 @@ class _Reader:
                 self._starts += 1
                 found.extend(parts.of_start(start, self._starts, slurm))
             elif start is None and depth < _MOST_DEPTH:
-                found.extend(self._read_started(command, script.commands[:number], target, slurm, depth))
+                started = self._find_started(command, script.commands[:number], target, slurm)
+                found.extend(self.read(started, depth + 1) if started is not None else ())
         return [*parts.around(), *found, *parts.slips()] if found or parts.slurm is not None else []
 
-    def _read_started(
-        self, command: ShellCommand, before: Sequence[ShellCommand], target: _Target, slurm: Slurm, depth: int
-    ) -> list[ForeignPart]:
-        """The parts of a script that a command starts."""
+    def list_commands(self, target: _Target, depth: int = 0) -> Iterator[ShellCommand]:
+        load = self._nearby.read if self._nearby is not None else None
+        script = parse_script(target.text, target.state, target.outer, load)
+        for number, command in enumerate(script.commands):
+            yield command
+            if depth < _MOST_DEPTH:
+                started = self._find_started(command, script.commands[:number], target, None)
+                yield from self.list_commands(started, depth + 1) if started is not None else ()
+
+    def _find_started(
+        self, command: ShellCommand, before: Sequence[ShellCommand], target: _Target, slurm: Slurm
+    ) -> _Target | None:
+        """The script that a command starts, each once."""
         words = read_script_start(command) if self._nearby is not None else ()
         nearby = self._nearby.read(words[0], command.path or target.path, before) if words and self._nearby else None
         if nearby is None or nearby.path in self._read:
-            return []
+            return None
         self._read.add(nearby.path)
         arguments = tuple(word.elsewhere() for word in words[1:])
         flags = command.words[1 : len(command.words) - len(words)]
         is_job = command.name == "sbatch"
-        started = _Target(
+        return _Target(
             nearby.text,
             nearby.path,
             command._replace(outer=() if is_job else command.outer, words=() if is_job else command.words),
@@ -124,7 +141,6 @@ class _Reader:
             None if is_job else slurm,
             read_submission(flags) if is_job else None,
         )
-        return self.read(started, depth + 1)
 
 
 class _ScriptParts:

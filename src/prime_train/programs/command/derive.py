@@ -1,14 +1,18 @@
-"""Makes the run.toml that a command stands for. Pure but for the files that it reads."""
+"""Makes the run.toml that a command stands for. Reads the files that the command names, and counts devices."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.config.command_start import CommandStart, read_words
+from prime_train.config.command_start import CommandStart, read_command
+from prime_train.facts import host
+from prime_train.facts.facts import NotKnown
 from prime_train.programs.command.recognise import FoundTrainer, recognise
 from prime_train.programs.command.trainer import name_folder
 from prime_train.toml.document import to_toml
@@ -26,7 +30,7 @@ class Derived(NamedTuple):
 
 def derive(argv: Sequence[str], cwd: Path) -> Derived:
     """The run.toml of a command in a folder. The same command in the same folder gives the same text."""
-    start = read_words(argv)
+    start = _count_devices(read_command(argv, cwd))
     found = recognise(start, cwd)
     folder = name_folder(found.profile, start, cwd) if found is not None else ""
     lines = ["[run]", f"name = {to_toml(name_run(start, argv, cwd))}", 'kind = "command"', ""]
@@ -34,6 +38,18 @@ def derive(argv: Sequence[str], cwd: Path) -> Derived:
     lines += [f"trainer = {to_toml(found.profile.name)}  # {found.because}"] if found is not None else []
     lines += ["", "[command.checkpoints]", f"dir = {to_toml(folder)}"] if folder else []
     return Derived("\n".join(lines) + "\n", tuple(_explain(start, found)))
+
+
+def _count_devices(start: CommandStart) -> CommandStart:
+    """With the processes of a launcher that starts one for each device of this machine, as torchrun counts them."""
+    if not start.devices:
+        return start
+    cores = os.cpu_count()
+    if start.devices == "cpu":
+        return replace(start, processes=cores)
+    found = host.gpus()
+    gpus = None if isinstance(found, NotKnown) else len(found.devices)
+    return replace(start, processes=cores if gpus == 0 and start.devices == "auto" else gpus or None)
 
 
 def name_run(start: CommandStart, argv: Sequence[str], cwd: Path) -> str:

@@ -27,7 +27,8 @@ def _describe_progress(trainer: KnownTrainer, run: RunSpec) -> str:
     sources += [str(trainer.progress_file)] if trainer.progress_file is not None else []
     if not trainer.command.progress.log and any(line.kind == "step" for line in trainer.lines):
         sources.append("its output")
-    sources += [file.path.replace("{dir}", str(trainer.checkpoints or "")) for file in trainer.files]
+    files = [file.path for file in trainer.files if trainer.checkpoints is not None or "{dir}" not in file.path]
+    sources += [path.replace("{dir}", str(trainer.checkpoints)) for path in files]
     last = "" if run.run.max_steps >= ENDLESS_STEPS else f"; the last step is {run.run.max_steps:,}"
     return f"from {', '.join(sources)}{last}"
 
@@ -38,6 +39,28 @@ def _describe_checkpoints(trainer: KnownTrainer) -> str:
     if trainer.layout is None:
         return f"in {trainer.checkpoints}, in an unknown layout: none counts as complete, and nothing is deleted"
     return f"in {trainer.checkpoints}, complete by their content"
+
+
+def describe_search(trainer: KnownTrainer) -> str:
+    """Why `ckpt` shows no checkpoint: what it looked for and where, or what is not known."""
+    folder, forms = trainer.checkpoints, trainer.layouts
+    if folder is None:
+        return (
+            f"where {trainer.title} saves is {_UNKNOWN}: no word of the command names a folder, and the script has not "
+            "called live.checkpoint; set command.checkpoints.dir and, where no profile fits, command.checkpoints.layout"
+        )
+    if not forms:
+        why = trainer.profile.checkpoints.note if trainer.profile is not None else ""
+        return (
+            f"the layout of what {trainer.title} saves in {folder} is {_UNKNOWN}{f' ({why})' if why else ''}, so "
+            "nothing there counts as a checkpoint; command.checkpoints.layout names one"
+        )
+    kinds = " or ".join(dict.fromkeys(f"{form.kind} named {form.step}" for form in forms))
+    below = sorted({name for form in forms for name in (*form.below, *form.parts)} - {"."})
+    places = ", ".join(str(folder / name) for name in (".", *below))
+    missing = "" if folder.is_dir() else ", which does not exist"
+    note = trainer.profile.checkpoints.note if trainer.profile is not None else ""
+    return f"no {kinds} in {places}{missing}{f' ({note})' if note else ''}; command.checkpoints sets another place"
 
 
 def _describe_resume(trainer: KnownTrainer) -> str:
@@ -55,7 +78,8 @@ def _describe_resume(trainer: KnownTrainer) -> str:
             return f"by the variable {way.template}{aside}"
         case "itself":
             return f"it finds its newest checkpoint itself{aside}"
-    return f"{_UNKNOWN}: each attempt is the same command; set command.resume, or call live.resume_path"
+    why = f" ({way.note})" if way.note else ""
+    return f"{_UNKNOWN}{why}: each attempt is the same command; set command.resume, or call live.resume_path"
 
 
 def _describe_stop(trainer: KnownTrainer, run: RunSpec) -> str:

@@ -70,8 +70,9 @@ def _has_finished(rules: EndRules, seen: SeenEnd) -> bool:
     """Whether an exit with 0 is the end of the training."""
     if seen.target is not None and max(seen.step, seen.newest_complete) >= seen.target:
         return True
-    by_line = rules.end_line and seen.has_end_line and not seen.has_stop_line and not seen.is_stopping
-    return by_line or (rules.is_described and rules.zero_is_finished and not seen.is_stopping)
+    was_asked = seen.has_stop_line or seen.is_stopping
+    by_line = rules.end_line and seen.has_end_line and not was_asked
+    return by_line or (rules.is_described and rules.zero_is_finished and not was_asked)
 
 
 def _finish(seen: SeenEnd, note: str = "") -> TrainerFinished:

@@ -19,6 +19,7 @@ _MOST_FILES = 4096  # ranks of one machine, and their restarts
 _PIECE_BYTES = 1 << 20  # of one file at a time
 _LONGEST_LINE = 8192  # a path and a little more
 _LONGEST_TEXT = 4096
+_LONGEST_PHASE_S = 30 * 24 * 3600.0
 
 
 class LiveLine(NamedTuple):
@@ -30,6 +31,7 @@ class LiveLine(NamedTuple):
     loss: float | None = None
     tokens: float | None = None
     phase: str = ""
+    limit_s: float = 0.0  # of that phase; 0 where the script gives none
     checkpoint: str = ""  # the path of one that is complete
     of_step: int | None = None  # of that checkpoint
     total: int | None = None  # steps at the end of the training
@@ -56,6 +58,7 @@ def parse_live_line(line: bytes, rank: int) -> LiveLine | None:
         loss=_number(values.get("loss")),
         tokens=_number(values.get("tokens")),
         phase=_text(values, "phase"),
+        limit_s=_limit(values.get("limit_s")),
         checkpoint=_text(values, "checkpoint"),
         of_step=to_count(values.get("of_step")),
         total=to_count(values.get("total")),
@@ -70,6 +73,12 @@ def _number(value: object) -> float | None:
     if value in ("nan", "inf", "-inf"):
         return float(str(value))
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _limit(value: object) -> float:
+    """Seconds; 0 for what is no time that a phase can take."""
+    number = _number(value)
+    return number if number is not None and 0 < number <= _LONGEST_PHASE_S else 0.0
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:

@@ -56,6 +56,8 @@ class CommandObserver(LogObserver):
         self._target = None if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
         self._total: int | None = None  # the last step, where only the trainer knows it
         phases = self._trainer.profile.phases if self._trainer.profile is not None else ()
+        allowed_s = run.prime_train.heartbeat.slow_phase_limit_s  # a longer time of the config counts
+        self._limits_s = {phase.name: max(phase.limit_s, allowed_s) for phase in phases}
         self._output = GrowingFile(self._own_log)
         self._lines = LogProgress(self._trainer.lines, phases, self._target)
         self._files = ProgressFiles(self._trainer)
@@ -107,7 +109,7 @@ class CommandObserver(LogObserver):
                 case "step" if mark.step is not None and mark.counts_steps and mark.step > self._step:
                     self._step, self._phase = mark.step, ""
                 case "phase":
-                    self._enter(_PHASES.get(mark.phase, "evaluate"), mark.phase)
+                    self._enter(_PHASES.get(mark.phase, "evaluate"), mark.phase, self._limits_s[mark.phase])
                 case "save_start":
                     self._enter("checkpoint", "")
                 case "exit":
@@ -135,19 +137,19 @@ class CommandObserver(LogObserver):
         if line.step > self._step:
             self._step, self._phase = line.step, ""
         if line.phase:
-            self._enter(_PHASES.get(line.phase, line.phase), "")
+            self._enter(_PHASES.get(line.phase, line.phase), "", line.limit_s)
 
     def _ask_stop(self) -> None:
         """Create the file that should_stop() looks for. Without it the trainer gets SIGTERM after its grace."""
         with suppress(OSError):
             (self._live.folder / live.STOP).touch()
 
-    def _enter(self, phase: str, detail: str) -> None:
-        """Report a phase that is slow on purpose, once until the next step."""
+    def _enter(self, phase: str, detail: str, limit_s: float = 0.0) -> None:
+        """Report a phase that is slow on purpose, once until the next step. `limit_s`: 0 where it is not known."""
         if phase != self._phase:
             self._report_step()
             self._phase = phase
-            self._log.append(Phase(self._attempt, phase, detail))
+            self._log.append(Phase(self._attempt, phase, detail, limit_s))
 
     def _report_step(self) -> None:
         """Report the newest step, at most twice a second: several may have been read at once."""

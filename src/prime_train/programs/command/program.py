@@ -21,7 +21,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import base
 from prime_train.programs.base import RunTomlProgram
-from prime_train.programs.command.describe import describe_trainer
+from prime_train.programs.command.describe import describe_search, describe_trainer
 from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.observer import ROLE, CommandObserver, live_folder
 from prime_train.programs.command.trainer import KnownTrainer, know_run, trainer_of
@@ -149,6 +149,9 @@ class CommandProgram(RunTomlProgram):
             return StepPlaces(run_dir.path, (run_dir.checkpoints,))
         temporary = (_find_temporary(trainer.command.env),) if trainer.layout.temporary else ()
         return StepPlaces(run_dir.path, (trainer.checkpoints,), trainer.layout, temporary=temporary)
+
+    def describe_search(self, run: RunSpec, run_dir: RunDir) -> str:
+        return describe_search(know_run(run, run_dir))
 
     def keep(self, run: RunSpec) -> Keep:
         """A trainer may be writing, so unfinished folders are deleted only when nothing writes to them.

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from prime_train.config.command_start import CommandStart
 from prime_train.config.foreign import read as foreign
-from prime_train.config.foreign.values import SUFFIXES
+from prime_train.config.foreign.values import YAML_SUFFIXES
 from prime_train.core import outside
 from prime_train.core.outside import CONFIG_BYTES
 from prime_train.registry.trainers import Recognition, TrainerProfile, trainer_profiles
 from prime_train.toml.document import Document
 
-_CONFIG_ENDS = (*SUFFIXES, ".toml")
+_CONFIG_ENDS = (*YAML_SUFFIXES, ".toml")
 _MOST_CONFIGS = 8  # words of a command that are opened to see whether they are a config
 
 
@@ -40,7 +40,7 @@ class NamedConfig(NamedTuple):
 
 def recognise(start: CommandStart, cwd: Path) -> FoundTrainer | None:
     """The first profile that the command fits; None where none does."""
-    imported = read_imports(cwd / start.script) if start.script else {}
+    imported = read_imports(cwd / start.script) if start.script and start.is_known(start.script) else {}
     configs = list(read_configs(start, cwd))
     for profile in trainer_profiles().values():
         because = _find_reason(profile.recognise, start, imported, configs)
@@ -126,7 +126,8 @@ def _list_imports(node: ast.stmt) -> Iterator[tuple[str, str, str]]:
 def read_configs(start: CommandStart, cwd: Path) -> Iterator[NamedConfig]:
     """The config files among the words of a command. What cannot be read is left out."""
     words = [word.rpartition("=")[2] for word in start.words[1:]]
-    for word in [word for word in words if word.endswith(_CONFIG_ENDS)][:_MOST_CONFIGS]:
+    named = [word for word in words if word.endswith(_CONFIG_ENDS) and start.is_known(word)]
+    for word in named[:_MOST_CONFIGS]:
         try:
             text = outside.read_text(cwd / word, CONFIG_BYTES)
         except (OSError, ValueError):

@@ -12,7 +12,8 @@ from typing import Any
 
 from prime_train.checkpoints.layout_table import read_layout
 from prime_train.checkpoints.step_folders import FolderLayout, choose_layout
-from prime_train.config.command_start import CommandStart, read_words
+from prime_train.config.command_start import CommandStart, read_command
+from prime_train.config.foreign.values import Open
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.command.recognise import read_configs, read_settings
@@ -84,8 +85,9 @@ def know_trainer(command: CommandSpec) -> KnownTrainer:
     """What is known of a command. Its cwd is absolute. Raises UserError for a profile or layout that does not exist."""
     profile = _find_profile(command.trainer)
     cwd = Path(command.cwd)
-    folder = _find_folder(command, profile, cwd)
-    own = command.progress.log
+    start = read_command(command.argv, cwd)
+    folder = _find_folder(command, profile, start, cwd)
+    own, layouts = command.progress.log, _list_layouts(command, profile, start, cwd)
     lines = (TrainerLine("step", re.compile(own), (), _OWN),) if own else profile.lines if profile else ()
     return KnownTrainer(
         command=command,
@@ -94,8 +96,8 @@ def know_trainer(command: CommandSpec) -> KnownTrainer:
         lines=lines,
         progress_file=cwd / command.progress.file if command.progress.file else None,
         checkpoints=folder,
-        layouts=_list_layouts(command, profile),
-        resume=_find_resume(command, profile),
+        layouts=layouts,
+        resume=_find_resume(command, profile, layouts, start),
         stop=_find_stop(command, profile),
         exits=profile.exits if profile is not None else ExitMeaning(zero_is_finished=True),
     )
@@ -135,11 +137,11 @@ def _find_profile(name: str) -> TrainerProfile | None:
     return profiles[name] if name else None
 
 
-def _find_folder(command: CommandSpec, profile: TrainerProfile | None, cwd: Path) -> Path | None:
+def _find_folder(command: CommandSpec, profile: TrainerProfile | None, start: CommandStart, cwd: Path) -> Path | None:
     """The folder of the checkpoints: as in run.toml, else by the words of the command or the profile."""
     if command.checkpoints.dir:
         return cwd / Path(command.checkpoints.dir).expanduser()
-    found = name_folder(profile, read_words(command.argv), cwd) if profile is not None else ""
+    found = name_folder(profile, start, cwd) if profile is not None else ""
     return cwd / Path(found).expanduser() if found else None
 
 
@@ -150,10 +152,15 @@ def name_folder(profile: TrainerProfile, start: CommandStart, cwd: Path) -> str:
     given += [_find_key(start.flags, place.keys), os.environ.get(place.variable, "") if place.variable else ""]
     found = next(filter(None, given), None)
     if found is None:
-        settings = (read_settings(cwd / start.script, (key,)) for key in place.keys) if start.script else ()
+        if any(isinstance(value_at(start.flags, tuple(key.split("."))), Open) for key in place.keys):
+            return ""
+        has_script = start.script and start.is_known(start.script)
+        settings = (read_settings(cwd / start.script, (key,)) for key in place.keys) if has_script else ()
         written = next(filter(None, settings), set())
         # A folder that the script computes is not known, and two that it names are as good as none.
         found = (written.pop() or "") if len(written) == 1 else "" if written else place.default
+    if not start.is_known(found):
+        return ""
     return str(Path(found, place.below)) if found and place.below else found
 
 
@@ -162,8 +169,10 @@ def _find_key(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     return next((value for value in found if isinstance(value, str) and value), "")
 
 
-def _list_layouts(command: CommandSpec, profile: TrainerProfile | None) -> tuple[FolderLayout, ...]:
-    """The layout that run.toml names, else those of the profile."""
+def _list_layouts(
+    command: CommandSpec, profile: TrainerProfile | None, start: CommandStart, cwd: Path
+) -> tuple[FolderLayout, ...]:
+    """The layout that run.toml names, else the one that an option of the command chooses, else those of the profile."""
     named = command.checkpoints.layout
     tables = {str(table["name"]): table for one in trainer_profiles().values() for table in one.layouts}
     if named:
@@ -177,15 +186,28 @@ def _list_layouts(command: CommandSpec, profile: TrainerProfile | None) -> tuple
         return (read_layout(tables[named], command.processes),)
     if profile is None:
         return ()
-    return tuple(read_layout(tables[name], command.processes) for name in profile.layout_names)
+    settings = [start.flags, *(config.values for config in read_configs(start, cwd))] if profile.layout_keys else []
+    chosen = [name for key, name in profile.layout_keys.items() if any(_is_set(values.get(key)) for values in settings)]
+    return tuple(read_layout(tables[name], command.processes) for name in chosen or profile.layout_names)
 
 
-def _find_resume(command: CommandSpec, profile: TrainerProfile | None) -> ResumeWay:
+def _is_set(value: object) -> bool:
+    return str(value).lower() in ("true", "1", "yes")
+
+
+def _find_resume(
+    command: CommandSpec, profile: TrainerProfile | None, layouts: tuple[FolderLayout, ...], start: CommandStart
+) -> ResumeWay:
     way, asked = profile.resume if profile is not None else ResumeWay(), command.resume
     if asked.how:
         way = way._replace(how=asked.how, template=asked.template or way.template)
     elif asked.template:
         way = way._replace(template=asked.template, how="argument" if way.how in ("none", "itself") else way.how)
+    if way.aside == "rename" and layouts and all(layout.tracker is not None for layout in layouts):
+        way = way._replace(aside="tracker")  # it would look for a checkpoint that is not there any more
+    if way.how == "argument" and not start.passes_on and asked.how != "argument":
+        why = 'the script does not pass a further word on to its training command: "$@" at its end does'
+        way = way._replace(how="none", note=why)
     return way._replace(aside=asked.aside) if asked.aside else way
 
 

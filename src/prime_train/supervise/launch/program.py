@@ -304,6 +304,9 @@ class Program(Protocol):
     def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[SavedCheckpoint]:
         """Every checkpoint, newest first, each checked by the layout of `places`."""
 
+    def describe_search(self, run: RunSpec, run_dir: RunDir) -> str:
+        """For a run without a checkpoint: what was looked for, and where."""
+
 
 class Context(NamedTuple):
     """The run, and what its watches need to know about it."""

@@ -178,15 +178,16 @@ def _choose(run_dir: RunDir, step: int | None) -> list[SavedCheckpoint]:
 
 def find_checkpoint(run_dir: RunDir, step: int) -> SavedCheckpoint:
     """The checkpoint of `step`. Raises UserError if the run has none."""
-    found = saved(run_dir)
+    program, run = recorded(run_dir)
+    found = program.checkpoints(run, run_dir)
     for checkpoint in found:
         if checkpoint.step == step:
             return checkpoint
     have = ", ".join(str(checkpoint.step) for checkpoint in reversed(found)) or "none"
     raise UserError(
         what=f"there is no checkpoint of step {step}",
-        where=str(run_dir.checkpoints),
-        why="--step must name an existing checkpoint",
+        where=str(run_dir.path),
+        why="--step must name an existing checkpoint" if found else program.describe_search(run, run_dir),
         fix=f"use one of these steps: {have}" if found else "wait: the run has saved no checkpoint yet",
     )
 

@@ -40,6 +40,12 @@ def test_a_described_trainer_that_exits_with_0_before_its_end_has_not_finished(s
     assert "exited with 0 at step 13" in event.what
 
 
+def test_an_exit_with_0_after_a_line_about_a_stop_is_no_end() -> None:
+    rules = replace(DESCRIBED, zero_is_finished=True)
+    assert isinstance(judge_end(rules, SEEN), TrainerFinished)
+    assert isinstance(judge_end(rules, replace(SEEN, has_stop_line=True)), TrainerFailed)
+
+
 def test_without_any_progress_another_try_would_do_the_same() -> None:
     for seen in (replace(SEEN, step=0), replace(SEEN, step=20, first_step=20, target=60)):
         event = judge_end(DESCRIBED, seen)

@@ -45,6 +45,7 @@ class Learned(NamedTuple):
     longest_save_s: float = 0.0
     largest_ended_s: float = 0.0  # end of the largest gap
     before_largest_s: float = 0.0  # the largest gap before that one
+    phase_limit_s: float = 0.0  # of the phase since the latest step, where the trainer knows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,10 @@ def learn(learned: Learned, record: events.Record) -> Learned:
         return learned
     match event:
         case events.Phase(name="train"):
-            return learned._replace(heard=True, since_s=None if learned.saving_since_s is not None else time_s)
-        case events.Phase():
-            return learned._replace(heard=True, since_s=None)
+            since_s = None if learned.saving_since_s is not None else time_s
+            return learned._replace(heard=True, since_s=since_s, phase_limit_s=0.0)
+        case events.Phase(limit_s=limit_s):
+            return learned._replace(heard=True, since_s=None, phase_limit_s=limit_s)
         case events.CheckpointStarted():
             return learned._replace(heard=True, since_s=None, saving_since_s=time_s)
         case events.CheckpointSaved(write_s=write_s):
@@ -110,7 +112,7 @@ def _shift(learned: Learned, jump_s: float, reported_s: float) -> Learned:
 
 
 def _add_step(learned: Learned, event: events.Progress, time_s: float) -> Learned:
-    attempt, _, step, steps, gaps, largest_s, early_s, since_s, saving_since_s, save_s, at_s, second_s = learned
+    attempt, _, step, steps, gaps, largest_s, early_s, since_s, saving_since_s, save_s, at_s, second_s, _ = learned
     if since_s is not None and time_s > since_s:
         gap_s = time_s - since_s
         if steps < EXEMPT_STEPS:
@@ -128,6 +130,8 @@ def _add_step(learned: Learned, event: events.Progress, time_s: float) -> Learne
 def compute_limit_s(learned: Learned, phase: str, limits: SilenceLimits) -> float:
     """Seconds since the trainer's last event after which its silence is suspicious in `phase`."""
     started = learned.steps_seen > 0
+    if learned.phase_limit_s:
+        return learned.phase_limit_s
     if phase in SLOW_PHASES:
         return max(limits.slow_phase_limit_s, 0.0 if started else limits.startup_limit_s)
     if not started and limits.is_mute:

@@ -85,6 +85,15 @@ def test_after_enough_steps_the_limit_is_a_factor_over_the_largest(gap_s: float,
     assert compute_limit_s(learned([*TRAINS, *steps(ENOUGH, gap_s)]), "train", LEARNING) == pytest.approx(limit)
 
 
+def test_a_phase_that_knows_its_limit_has_it_until_the_next_step() -> None:
+    in_phase = [*TRAINS, *steps(ENOUGH, 2.0), (60.0, Phase(1, "generate", "", 7.0))]
+    assert compute_limit_s(learned(in_phase), "generate", LEARNING) == 7.0
+    assert compute_limit_s(learned([*TRAINS, (1.0, Phase(1, "compile", "", 5000.0))]), "compile", LEARNING) == 5000.0
+    for after in ((61.0, progress(ENOUGH + 1)), (61.0, Phase(1, "train"))):
+        assert compute_limit_s(learned([*in_phase, after]), "train", LEARNING) == FLOOR_S
+    assert compute_limit_s(learned([*in_phase, (61.0, Phase(1, "evaluate"))]), "evaluate", LEARNING) == 1800.0
+
+
 def test_what_the_first_steps_took_teaches_nothing() -> None:
     slow = steps(EXEMPT_STEPS, 100.0)
     quick = steps(GAPS_NEEDED, 1.0, first=EXEMPT_STEPS + 1, begin_s=500.0)
