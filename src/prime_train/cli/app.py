@@ -49,11 +49,12 @@ _COMMANDS = {
     "presets": "Configs that ship with the package: list, show, copy.",
     "models": "The registry of tested models and their known issues.",
     "trainers": "Trainers of others: list, show, check a log.",
-    "init": "Write a workflow into a repository.",
+    "init": "Write a config for a model and a machine, or a workflow.",
     "prices": "Prices of GPUs: show, import, refresh.",
 }
 
-_ROOMS = {"estimate", "lint", "profile", "run", "runs"}  # commands with a package of their own: module `command`
+# Commands with a package of their own, whose module is `command`.
+_ROOMS = {"estimate", "init", "lint", "profile", "run", "runs"}
 _BESIDE = {"compare": "runs.compare"}  # a second command in such a package
 
 # Words that other programs use for what a command here does.
@@ -69,8 +70,8 @@ _OTHER_WORDS = {
     "ps": ("status", "`status` lists the runs of this folder"),
     "kill": ("stop RUN", "`stop` saves a checkpoint and ends a run"),
     "tail": ("logs RUN --follow", "`logs` shows the output of a run"),
-    "new": ("presets copy quickstart", "a new config is a copy of a preset"),
-    "create": ("presets copy quickstart", "a new config is a copy of a preset"),
+    "new": ("init", "`init` asks what is trained, and writes a config that fits"),
+    "create": ("init", "`init` asks what is trained, and writes a config that fits"),
     "check": ("lint CONFIG", "`lint` checks a config, and `validate` this machine as well"),
     "doctor": ("validate CONFIG", "`validate` checks a config against this machine"),
     "explain": ("rule CODE", "`rule` explains a code, and `diagnose` explains a failure"),

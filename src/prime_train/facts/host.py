@@ -99,8 +99,9 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
 def parse_gpus(text: str) -> VisibleGpus:
     """The GPUs of "8xh100-80gb" or "h200" (one GPU), with all memory free. Raises UserError."""
     known = {gpu.id: gpu for gpu in gpu_registry.gpu_peaks() if gpu.compute_capability is not None}
+    plain = {gpu_id.replace("-", ""): gpu for gpu_id, gpu in known.items()}  # "rtx4090" means "rtx-4090"
     match = re.fullmatch(r"(?:(\d{1,5})x)?([a-z0-9-]+)", text.lower())
-    gpu = known.get(match[2]) if match else None
+    gpu = known.get(match[2]) or plain.get(match[2].replace("-", "")) if match else None
     if match is None or gpu is None or gpu.compute_capability is None or match[1] == "0":
         raise UserError(
             what=f"{text!r} names no GPUs",

@@ -31,7 +31,7 @@ ALLOWED = {
     "checkpoints/segments.py": (1, WRITES),
     "cli/terminal/crash.py": (2, WRITES),
     "cli/diagnose.py": (1, "standard input"),
-    "cli/init.py": (1, SHIPPED),
+    "cli/init/github_actions.py": (1, SHIPPED),
     "cli/lint/fix.py": (1, WRITES),
     "cli/monitor.py": (1, "appends to the file that GitHub names"),
     "cli/presets.py": (3, SHIPPED),

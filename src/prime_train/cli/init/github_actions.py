@@ -1,15 +1,13 @@
-"""`prime-train init`: writes the workflow that watches a run into a user's repository. Replaces nothing unasked."""
+"""Writes the workflow that watches a run into a user's repository. Replaces nothing unasked."""
 
 from __future__ import annotations
 
 import difflib
 import shlex
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from prime_train.cli.terminal.options import NoColor
 from prime_train.core import installation, outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import shipped_workflow
@@ -26,34 +24,8 @@ _NEXT = """next
   then commit the file, and try it: gh workflow run training-monitor -f dry_run=true"""
 
 
-def init(
-    github_actions: Annotated[
-        bool, typer.Option("--github-actions", help="The workflow that polls a run and resumes it.")
-    ] = False,
-    directory: Annotated[
-        Path, typer.Option("--directory", metavar="PATH", help="A folder of the repository. Default: this one.")
-    ] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that differs.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; write nothing.")] = False,
-    _no_color: NoColor = False,
-) -> None:
-    """Write a workflow into a repository.
-
-    A file that differs is shown as a diff, and replaced only with --force. Exit code 1: it was not replaced.
-
-    Examples:
-
-      prime-train init --github-actions --dry-run
-
-      prime-train init --github-actions
-    """
-    if not github_actions:
-        raise UserError(
-            what="nothing to write was named",
-            where="prime-train init",
-            why="it writes only what is asked for",
-            fix="prime-train init --github-actions",
-        )
+def write_workflow(directory: Path, *, force: bool, dry_run: bool) -> None:
+    """Write the workflow into the repository that contains `directory`. Raises UserError if another file is there."""
     path = _find_root(directory) / ".github" / "workflows" / _WORKFLOW
     wanted = Path(shipped_workflow(_WORKFLOW)).read_text(encoding="utf-8")
     found = _read(path)

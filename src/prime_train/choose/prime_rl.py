@@ -1,0 +1,108 @@
+"""Drafts the file of prime-rl's `rl` in each generation. Sizes that the estimator chooses are not in it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from prime_train.choose.bundled import choose_rate, first_length
+from prime_train.choose.draft import Draft, Setting
+from prime_train.choose.wishes import Level, Wishes
+from prime_train.choose.workload import Workload
+from prime_train.config import detect
+from prime_train.config.parsed_config import Reading
+from prime_train.estimate.candidate_changes import Assignments
+
+SHARES_A_GPU = "2026-01"  # later generations give each GPU to one role
+_RANK = 16
+_CHUNK_TOKENS = 1024
+_FEW = (32, 8)  # rollouts of a step and of a task where trainer and server share a GPU
+_MINIMAL = '[prime_train]\nprime_rl = "{}"\n[model]\nname = "x/y"\n[orchestrator]\n[trainer]\n[inference]\n[ckpt]\n'
+
+
+@cache
+def _read_keys(generation: str) -> Reading:
+    return detect.read(_MINIMAL.format(generation), "rl.toml")
+
+
+def draft_prime_rl(wishes: Wishes, level: Level, generation: str) -> Draft:
+    """The settings of an `rl` run of this generation. Steps and intervals are placeholders."""
+    keys = _read_keys(generation)
+    return Draft(tuple(_settings(wishes, level, keys)), keys.key)
+
+
+def _settings(wishes: Wishes, level: Level, keys: Reading) -> Iterator[Setting]:
+    assert wishes.workload is not None
+    work, generation = wishes.workload, keys.generation
+
+    def setting(field: str, value: object, why: str = "") -> Setting:
+        return Setting(keys.key(field), value, why, field)
+
+    yield setting("run.max_steps", 1000)
+    short = level.ctx_tokens < first_length(wishes)
+    yield Setting(
+        "seq_len", level.ctx_tokens, "the longest that fits" if short else f"prompt and answers: {work.words}"
+    )
+    yield Setting("prime_train.prime_rl", generation, "the generation that this file is for")
+    if work.prompt_tokens:
+        yield Setting("prime_train.expected_prompt_tokens", work.prompt_tokens, "of this environment")
+    yield Setting("model.name", wishes.model)
+    shares = wishes.place.hardware.gpus == 1
+    rollouts, group = _FEW if shares else (work.rollouts, work.group_size)
+    yield setting("rollout.batch_rollouts", rollouts, "rollouts of a step")
+    yield setting("rollout.group_size", group, "rollouts of a task, which are compared with each other")
+    yield setting("rollout.max_completion_tokens", work.limit_answer(level.ctx_tokens), "of one answer")
+    yield setting("rollout.max_inflight", min(2 * rollouts, max(rollouts, work.concurrency)), "rollouts at once")
+    yield from _environment(work, generation)
+    rate, why = choose_rate(wishes, level)
+    yield setting("optim.lr", rate, why)
+    if level.adapter:
+        yield setting("lora.rank", _RANK, "an adapter, because it fits where all weights do not")
+        yield Setting("orchestrator.model.lora.name", f"{wishes.name}-r{_RANK}", "its name at the server")
+        yield setting("trainer.optimization_dtype", "bfloat16", "the weights that stay as they are need no more bits")
+        yield setting("trainer.reduce_dtype", "bfloat16", "as the weights")
+    if keys.has("trainer.head_chunk_tokens"):
+        yield setting("trainer.head_chunk_tokens", _CHUNK_TOKENS, "logits of so many tokens at once save gigabytes")
+    yield setting("inference.ctx_tokens", level.ctx_tokens, "that of the training")
+    yield setting("checkpoint.interval_steps", 100)
+    yield setting("saving.keep_last", 2)
+
+
+def _environment(work: Workload, generation: str) -> Iterator[Setting]:
+    """The table of the environment, which each generation spells differently."""
+    if generation == "2026-08":
+        source = "orchestrator.train.source"
+        yield Setting(f"[[{source}]].name", work.id or work.kind, work.words)
+        yield Setting(f"{source}.env.taskset.id", work.id or work.kind)
+        yield Setting(f"{source}.env.agent.harness.id", "null")
+        yield Setting(f"{source}.env.agent.runtime.type", "subprocess")
+    else:
+        table = "orchestrator.env" if generation == "2026-01" else "orchestrator.train.env"
+        yield Setting(f"[[{table}]].id", work.id or work.kind, work.words)
+
+
+def list_prime_rl_layouts(wishes: Wishes, generation: str) -> Iterator[Assignments]:
+    """Every way to spread the run over the GPUs, with or without computing activations again."""
+    gpus, zero = wishes.place.hardware.gpus, (0,)
+    for recompute in (False, True):
+        again: Assignments = (("trainer.activation_checkpointing", True),) if recompute else ()
+        if gpus == 1:
+            if generation == SHARES_A_GPU:
+                yield (("deployment.train_gpu_ids", zero), ("deployment.infer_gpu_ids", zero), *again)
+            continue
+        for served in range(1, gpus):
+            for tensor in (count for count in (1, 2, 4, 8) if served % count == 0 and wishes.shape.heads % count == 0):
+                yield (*_split(gpus, served, generation), *_server(served, tensor), *again)
+
+
+def _split(gpus: int, served: int, generation: str) -> Assignments:
+    if generation == SHARES_A_GPU:
+        return (
+            ("deployment.train_gpu_ids", tuple(range(served, gpus))),
+            ("deployment.infer_gpu_ids", tuple(range(served))),
+        )
+    return (("deployment.train_gpus", gpus - served), ("deployment.infer_gpus", served))
+
+
+def _server(served: int, tensor: int) -> Assignments:
+    return (("inference.data_parallel", served // tensor), ("inference.tensor_parallel", tensor))

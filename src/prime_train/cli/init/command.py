@@ -1,0 +1,206 @@
+"""`prime-train init`: writes a config for a model and a machine, or a workflow. Replaces nothing unasked."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prime_train.choose.choose import choose
+from prime_train.cli.init import github_actions as workflow
+from prime_train.cli.init.answers import Answered, Flags, read_flags
+from prime_train.cli.init.preview import Judged, judge_chosen, list_next_steps, show, to_document
+from prime_train.cli.init.verdict import describe_model
+from prime_train.cli.terminal.options import AsJson, NoColor, Offline
+from prime_train.cli.terminal.render import json_text
+from prime_train.core import outside
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import CONFIG_BYTES
+from prime_train.core.rundir import write_atomic
+from prime_train.prices import store
+from prime_train.registry.known import shape_rows
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """The models of the registry that start with `incomplete`, for shell completion."""
+    return [name for name in shape_rows() if name.lower().startswith(incomplete.lower())]
+
+
+def _option(name: str, help_: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help_, metavar=metavar, show_default=False)
+
+
+def init(
+    task: Annotated[str | None, _option("--task", "What is trained: pretrain, sft or rl.", "TASK")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="A folder, or a name on the hub.",
+            autocompletion=complete_model,
+            show_default=False,
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None, _option("--gpus", "1xrtx4090, 2x8xh100 (two machines), here, or cheapest.", "GPUS")
+    ] = None,
+    env: Annotated[str | None, _option("--env", "The environment of rl.", "NAME")] = None,
+    turns: Annotated[str | None, _option("--turns", "Of an environment that is not known: single, multi.")] = None,
+    tools: Annotated[str | None, _option("--tools", "Where its tools run: none, local, sandbox, service.")] = None,
+    data: Annotated[str | None, _option("--data", "A file, a folder, a glob, or a dataset on the hub.", "PATH")] = None,
+    subset: Annotated[str, _option("--subset", "The configuration of a dataset on the hub.")] = "",
+    trainer: Annotated[
+        str, typer.Option("--trainer", help="auto, bundled, prime-rl, or a generation of it such as 2026-08.")
+    ] = "auto",
+    command: Annotated[str | None, _option("--command", "A trainer of yours, in place of a model.", "COMMAND")] = None,
+    lora: Annotated[
+        bool | None, typer.Option("--lora/--full", help="An adapter or all weights. Default: what fits.")
+    ] = None,
+    ctx_tokens: Annotated[int | None, typer.Option("--ctx-tokens", min=64, help="Tokens of a sequence.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of the run.")] = None,
+    budget_usd: Annotated[float | None, typer.Option("--budget-usd", min=0, help="The most that it may cost.")] = None,
+    budget_hours: Annotated[float | None, typer.Option("--budget-hours", min=0, help="The longest time.")] = None,
+    interruptions_per_day: Annotated[
+        float | None, typer.Option("--interruptions-per-day", min=0, help="Of the machines. Default: on demand.")
+    ] = None,
+    name: Annotated[str | None, _option("--name", "The name of the run.")] = None,
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path("run.toml"),
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+    github_actions: Annotated[
+        bool, typer.Option("--github-actions", help="The workflow that polls a run and resumes it.")
+    ] = False,
+    directory: Annotated[
+        Path, typer.Option("--directory", metavar="PATH", help="--github-actions: a folder of the repository.")
+    ] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that differs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; write nothing.")] = False,
+    offline: Offline = False,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Write a config for a model and a machine, with sizes that fit and the reason for each.
+
+    What is not given is asked for in a terminal. The estimator chooses the layout, the micro-batch, an adapter or all
+    weights, the part of the engine and the steps of the budget. A file with an error, or one that does not fit, is
+    never written. Exit code 1: nothing fits, or a file is there that differs.
+
+    Examples:
+
+      prime-train init
+
+      prime-train init --task rl --model Qwen/Qwen3-4B --gpus 1xrtx4090 --env reverse-text --yes
+
+      prime-train init --task sft --model Qwen/Qwen3-8B --gpus cheapest --data chats.jsonl --budget-usd 50 --yes
+
+      prime-train init --github-actions --dry-run
+    """
+    if github_actions:
+        workflow.write_workflow(directory, force=force, dry_run=dry_run)
+        return
+    _check_budget(budget_usd, budget_hours, interruptions_per_day)
+    flags = Flags(task, model, gpus, env, turns, tools, data, subset, trainer, lora, ctx_tokens, steps, budget_usd,
+                  budget_hours, interruptions_per_day, name, offline)  # fmt: skip
+    if command is not None:
+        _write(output, _derive(command), force=force, dry_run=dry_run)
+        return
+    can_ask = not yes and not as_json and sys.stdin.isatty() and sys.stderr.isatty()
+    if can_ask:
+        from prime_train.cli.init.conversation import converse  # here, because questionary is slow to import
+
+        answered, judged = converse(flags, lambda flags: _choose(flags, str(output)))
+    else:
+        _refuse_missing(flags, yes=yes or as_json)
+        typer.echo(describe_model(flags.model or "", offline=offline), err=True)
+        answered, judged = _choose(flags, str(output))
+        typer.echo("\n".join((*answered.notes, "", show(judged), "")), err=True)
+    if as_json:
+        typer.echo(json_text(to_document(judged, str(output), answered.notes)))
+    _write(output, judged.chosen.text, force=force, dry_run=dry_run, shows=not (as_json or can_ask))
+    if not dry_run:
+        typer.echo(list_next_steps(judged, answered.wishes, str(output)), err=True)
+
+
+def _check_budget(*amounts: float | None) -> None:
+    for amount in amounts:
+        if amount is not None and not 0 < amount < 1e12:
+            raise UserError(
+                what=f"{amount:g} is no amount",
+                where="--budget-usd, --budget-hours and --interruptions-per-day",
+                why="each is a number above zero",
+                fix="--budget-usd 50",
+            )
+
+
+def _refuse_missing(flags: Flags, *, yes: bool) -> None:
+    """Raise UserError if nobody can be asked for the flags that are missing."""
+    missing = flags.missing()
+    if yes and not missing:
+        return
+    shown = ", ".join([*missing, *([] if yes else ["--yes"])])
+    raise UserError(
+        what=f"missing: {shown}",
+        where="prime-train init",
+        why="nothing is asked with --yes or --json" if yes else "this is no terminal, so nothing can be asked",
+        fix="give them, as `prime-train init --help` shows; or prime-train init --github-actions for a workflow",
+    )
+
+
+def _choose(flags: Flags, path: str) -> tuple[Answered, Judged]:
+    """The wishes of the flags, and the config that is chosen for them, with its verdict."""
+    answered = read_flags(flags)
+    chosen = choose(answered.wishes, store.load(store.today()), path)
+    is_here = flags.gpus in (None, "here")
+    return answered, judge_chosen(chosen, answered.wishes, is_here=is_here, offline=flags.offline)
+
+
+def _derive(command: str) -> str:
+    """The config of a trainer that is not ours. Raises UserError for a text that a shell would not split."""
+    from prime_train.programs.command.derive import derive  # here, because most configs are of a model
+
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UserError(str(error), "--command", "it is split into words as a shell does", "close the quote") from None
+    if not words:
+        raise UserError("no word", "--command", "it is what starts the trainer", "--command 'torchrun train.py'")
+    derived = derive(words, Path.cwd())
+    for note in (*derived.notes, "sizes are those of the command: they are not known, so none is chosen"):
+        typer.echo(note, err=True)
+    return derived.text
+
+
+def _write(output: Path, text: str, *, force: bool, dry_run: bool, shows: bool = True) -> None:
+    """Print the config, and write it unless it is a dry run. Raises UserError for another file, without `force`."""
+    if shows:
+        typer.echo(text, nl=False)
+    if dry_run:
+        return
+    refuse_existing(output, text, force=force)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(output, text, is_private=False)
+    except OSError as error:
+        what = f"it cannot be written: {error.strerror or error}"
+        raise UserError(what, str(output), "the config is a file there", "--output with another path") from None
+    typer.echo(f"written: {output}", err=True)
+
+
+def refuse_existing(output: Path, text: str, *, force: bool) -> None:
+    """Raise UserError if another file, a link or a folder has the name."""
+    if not os.path.lexists(output):
+        return
+    is_file = output.is_file() and not output.is_symlink()
+    if is_file and (force or outside.read_bytes(output, CONFIG_BYTES) == text.encode()):
+        return
+    raise UserError(
+        what="a file is there that differs" if is_file else "something that is no plain file is there",
+        where=str(output),
+        why="what you wrote would be lost" if is_file else "only a plain file is replaced",
+        fix="--output with another name" + ("; --force replaces it" if is_file else ""),
+        exit_code=ExitCode.FINDINGS,
+    )
