@@ -80,7 +80,8 @@ def is_secret_name(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable is a secret: by its name (WANDB_API_KEY, HF_TOKEN), or because its URL has a login."""
-    return (is_secret_name(name) and value.lower() not in _WORDS) or bool(_logins(value))
+    is_named = is_secret_name(name) and value.lower() not in _WORDS and len(value) >= _SHORTEST_SECRET
+    return is_named or bool(_logins(value))
 
 
 def secrets(environment: Mapping[str, str], names: Iterable[str | None] = ()) -> tuple[str, ...]:
