@@ -6,12 +6,14 @@ The run is made by hand: one attempt whose trainer wrote the events, small check
 metrics.jsonl for each step. "mixed" has as many events, every fifth no progress. Each command runs twice, beside the
 snapshot that the supervisor of such a run keeps. Before, status runs without it, as for a run that was copied without
 its snapshot, and reads all events once. CPU is user and system time of the process; memory its largest resident set.
+The source is compiled first, as pip does when it installs a package.
 `--source`: a `src` folder of another version, for comparison; its figures are printed and not recorded.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import itertools
 import json
 import os
@@ -68,6 +70,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, default=Path(prime_train.__file__).parents[1])
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
+    compileall.compile_dir(given.source / "prime_train", quiet=1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         rows = []

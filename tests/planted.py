@@ -102,7 +102,12 @@ WRITTEN = {
     "keyword": ("{name}='{secret}'", 'client({name}="{secret}", retries=3)', "{name} = '{secret}'", "{name}={secret}"),
     "json": ('{{"{name}": "{secret}"}}', "{{'{name}': '{secret}', 'n': 1}}", r'"{{\"{name}\": \"{secret}\"}}"'),
     "yaml": ("{name}: {secret}", "  {name}: '{secret}'", '{name}: "{secret}"'),
-    "argv": ("train --{name} {secret} --steps 4", "train --{name}={secret}", "['train', '--{name}', '{secret}']"),
+    "argv": (
+        "train --{name} {secret} --steps 4",
+        "train -{name} {secret}",
+        "train --{name}={secret}",
+        "['train', '--{name}', '{secret}']",
+    ),
     "url": ("https://h/x?{name}={secret}", "https://h/x?a=1&{name}={secret}&b=2"),
     "header": ("{name}: {secret}", "X-{name}: {secret}"),
 }

@@ -15,9 +15,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,8 +42,7 @@ _HELD_BYTES = 2**16  # of manifests that are not judged yet: those of a hundred 
 Files = Mapping[str, os.stat_result]  # by their name below a checkpoint's folder
 
 
-@dataclass(frozen=True, slots=True)
-class SavedCheckpoint:
+class SavedCheckpoint(NamedTuple):  # thousands are made for a list, which a dataclass takes longer for
     """One `step_N` folder. `problem` describes what is wrong with it; empty when it is complete."""
 
     step: int
@@ -92,7 +90,21 @@ def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: Non
 
     Its files are listed once and its manifest is read once, because a run may have thousands of checkpoints.
     """
-    return _judge_listed(_list_and_read(folder), on_read if hashes else None).checkpoint
+    return _judge_listed(_list_and_read(name_step(folder)), _Reading(on_read) if hashes else _SIZES_ONLY).checkpoint
+
+
+class StepFolder(NamedTuple):
+    """A checkpoint folder, the step in its name, and its path as a text: pathlib takes long to give the two."""
+
+    path: Path
+    step: int
+    text: str
+
+
+def name_step(folder: Path) -> StepFolder:
+    """A folder with the step in its name; -1 for another name."""
+    match = _STEP.search(folder.name)
+    return StepFolder(folder, int(match.group(1)) if match else -1, str(folder))
 
 
 class SeenCheckpoint(NamedTuple):
@@ -103,7 +115,7 @@ class SeenCheckpoint(NamedTuple):
     folder_status: os.stat_result | None  # None for a link, and for a folder that is gone
 
 
-def look(folders: Sequence[Path]) -> Iterator[SeenCheckpoint]:
+def look(folders: Iterable[StepFolder]) -> Iterator[SeenCheckpoint]:
     """The state of each checkpoint folder by file sizes, with what was listed of it."""
     listed: list[_ListedFolder] = []
     held_bytes = 0
@@ -120,35 +132,46 @@ def look(folders: Sequence[Path]) -> Iterator[SeenCheckpoint]:
 class _ListedFolder(NamedTuple):
     """A folder with the content of its manifest, or what is wrong with it, and what was listed of it."""
 
-    folder: Path
+    folder: StepFolder
     content: bytes | str
     files: Files
     status: os.stat_result | None
 
 
-def _judge_listed(listed: _ListedFolder, on_read: Read | None = None) -> SeenCheckpoint:
-    folder, content, files, status = listed
-    found = _settle(folder, content, files, _Reading(on_read))
+class _Reading(NamedTuple):
+    """Which contents are compared with their hashes: none without `on_read`, else every `parts`-th file's."""
+
+    on_read: Read | None
+    part: int = 0
+    parts: int = 1
+
+
+_SIZES_ONLY = _Reading(None)
+
+
+def _judge_listed(listed: _ListedFolder, reading: _Reading = _SIZES_ONLY) -> SeenCheckpoint:
+    (folder, step, _), content, files, status = listed
+    found = _settle(folder, step, content, files, reading)
     written, total_bytes = files.get(MANIFEST), sum([each.st_size for each in files.values()])
     pinned = PIN in files or (not found.entries and (folder / PIN).exists())  # a folder of this name is not listed
     saved_s = written_s(folder) if written is None else written.st_mtime
-    saved = SavedCheckpoint(_step(folder), folder, total_bytes, found.problem, pinned, saved_s, found.entries)
+    saved = SavedCheckpoint(step, folder, total_bytes, found.problem, pinned, saved_s, found.entries)
     return SeenCheckpoint(saved, files, status)
 
 
-def _list_and_read(folder: Path) -> _ListedFolder:
+def _list_and_read(folder: StepFolder) -> _ListedFolder:
     """List the files of a folder and read its manifest; the folder is opened once.
 
     The listing is no later than the manifest, so what it proves of a file held when the manifest was written.
     """
-    path = str(folder)
+    path, files = folder.text, dict[str, os.stat_result]()
     try:
         opened = outside.open_folder(path)
     except OSError:  # a link, or it is gone
-        content = _read(folder)
-        return _ListedFolder(folder, content, {} if content == LINK else list_files(folder), None)
+        content = _read(path)
+        return _ListedFolder(folder, content, {} if content == LINK else list_files(folder.path), None)
     try:
-        status, files = os.fstat(opened), dict[str, os.stat_result]()
+        status = os.fstat(opened)
         return _ListedFolder(folder, _list_opened(opened, path, files), files, status)
     finally:
         os.close(opened)
@@ -166,7 +189,8 @@ def _list_opened(opened: int, path: str, files: dict[str, os.stat_result]) -> by
                     others.append(entry)
                 else:
                     files[entry.name] = entry.stat(follow_symlinks=False)
-        files.update(_list_below(others, path))
+        if others:
+            files.update(_list_below(others, path))
         if manifest is None:
             return _NO_MANIFEST
         content, files[MANIFEST] = outside.read_listed(manifest, opened, outside.RECORD_BYTES)
@@ -180,17 +204,9 @@ def _list_opened(opened: int, path: str, files: dict[str, os.stat_result]) -> by
         return f"{MANIFEST} is unreadable: {error}"
 
 
-class _Reading(NamedTuple):
-    """Which contents are compared with their hashes: none without `on_read`, else every `parts`-th file's."""
-
-    on_read: Read | None
-    part: int = 0
-    parts: int = 1
-
-
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
     """What is wrong, or empty. With `on_read` hashes are compared, in `parts` processes every `parts`-th file each."""
-    return _settle(folder, _read(folder), {}, _Reading(on_read, part, parts)).problem
+    return _settle(folder, name_step(folder).step, _read(str(folder)), {}, _Reading(on_read, part, parts)).problem
 
 
 class _Judged(NamedTuple):
@@ -198,25 +214,24 @@ class _Judged(NamedTuple):
     entries: tuple[ManifestEntry, ...] = ()
 
 
-def _settle(folder: Path, content: bytes | str, files: Files, reading: _Reading) -> _Judged:
-    """What a manifest holds and what is wrong.
+def _settle(folder: Path, step: int, content: bytes | str, files: Files, reading: _Reading) -> _Judged:
+    """What a manifest holds and what is wrong, for a folder that has the name of this step.
 
     A checkpoint whose manifest changes meanwhile, because it is packed or restored, is judged again. `files`: what was
     listed of the folder; other files are looked up.
     """
     while True:
-        found = _judge(folder, content, files, reading)
+        found = _judge(folder, step, content, files, reading)
         # Only a problem is looked at again. A complete checkpoint is the usual case, and one look at it is enough.
-        content, before = _read(folder) if found.problem else content, content
+        content, before = _read(str(folder)) if found.problem else content, content
         if content == before:
             return found
         # The listing is older than the manifest that is judged next.
         files = {}
 
 
-def _read(folder: Path) -> bytes | str:
-    """The content of the manifest, or what is wrong with it."""
-    path = str(folder)
+def _read(path: str) -> bytes | str:
+    """The content of the manifest of the folder `path`, or what is wrong with it."""
     if os.path.islink(path):  # noqa: PTH114 - pathlib takes three times as long
         return LINK
     try:
@@ -227,7 +242,7 @@ def _read(folder: Path) -> bytes | str:
         return f"{MANIFEST} is unreadable: {error}"
 
 
-def _judge(folder: Path, content: bytes | str, files: Files, reading: _Reading) -> _Judged:
+def _judge(folder: Path, step: int, content: bytes | str, files: Files, reading: _Reading) -> _Judged:
     if isinstance(content, str):
         return _Judged(content)
     try:
@@ -241,7 +256,7 @@ def _judge(folder: Path, content: bytes | str, files: Files, reading: _Reading) 
     if damaged:
         return _Judged(f"found damaged: {damaged}")
     # A folder that was copied to another name would resume at a wrong step.
-    if written_for != _step(folder):
+    if written_for != step:
         return _Judged(f"{MANIFEST} was written for step {written_for}")
     if lacks := _find_missing_entry([entry.name for entry in found]):
         return _Judged(lacks)
@@ -302,11 +317,6 @@ def _entries(manifest: dict[str, Any]) -> list[ManifestEntry]:
     return [parse_entry(name, raw) for name, raw in sorted(manifest["files"].items())]
 
 
-def _step(folder: Path) -> int:
-    match = _STEP.search(folder.name)
-    return int(match.group(1)) if match else -1
-
-
 def list_entries(folder: Path | str) -> list[os.DirEntry[str]]:
     """The entries of a folder; none of a path that is missing, a file, or a link that leads to itself."""
     try:
@@ -353,24 +363,29 @@ def written_s(folder: Path) -> float:
     return 0.0
 
 
-def _newest_first(root: Path) -> list[Path]:
-    found: list[tuple[int, Path]] = []
+def _newest_first(root: Path) -> list[StepFolder]:
+    found: list[StepFolder] = []
     for entry in list_entries(root):
         named = _STEP.fullmatch(entry.name)
         # A link to a folder too, and none for a link that leads to itself, where `is_dir` raises.
         if named and (entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path)):  # noqa: PTH112
-            found.append((int(named[1]), root / entry.name))
-    found.sort(key=itemgetter(0), reverse=True)
-    return [folder for _, folder in found]
+            found.append(StepFolder(root / entry.name, int(named[1]), entry.path))
+    found.sort(key=attrgetter("step"), reverse=True)
+    return found
 
 
 def scan(root: Path, *, hashes: bool = False) -> list[SavedCheckpoint]:
     """Every checkpoint folder under `root`, newest first."""
     folders = _newest_first(root)
     # A listing is believed when it is judged, so none waits for contents to be read.
-    return [inspect(folder, hashes=True) for folder in folders] if hashes else [one.checkpoint for one in look(folders)]
+    return (
+        [inspect(folder.path, hashes=True) for folder in folders]
+        if hashes
+        else [one.checkpoint for one in look(folders)]
+    )
 
 
 def newest_complete(root: Path) -> SavedCheckpoint | None:
     """The checkpoint that a run resumes from. Older checkpoints are not inspected."""
-    return next((checkpoint for checkpoint in map(inspect, _newest_first(root)) if checkpoint.complete), None)
+    judged = (_judge_listed(_list_and_read(folder)).checkpoint for folder in _newest_first(root))
+    return next((checkpoint for checkpoint in judged if checkpoint.complete), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from prime_train.checkpoints import layout, lossy, planes
 from prime_train.checkpoints.lossy import Edits
@@ -27,8 +28,7 @@ class Sizes:
 DEFAULT = Sizes()
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSize:
+class StoredSize(NamedTuple):
     """Bytes of a checkpoint on the disk, and of its files as they were saved."""
 
     stored_bytes: int

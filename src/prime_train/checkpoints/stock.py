@@ -57,14 +57,15 @@ class Stock:
 
     def _checkpoints(self, found: Sequence[tuple[int, list[Path]]], now_s: float) -> list[StoredItem]:
         form = self.places.layout
-        unseen = [(step, parts[0]) for step, parts in found if len(parts) == 1 and parts[0] not in self._walked]
-        looked = zip(unseen, layout.look([folder for _, folder in unseen]), strict=True) if form.manifest else ()
-        first = {step: self._first_seen(step, folder, seen, now_s) for (step, folder), seen in looked}
+        unseen = [parts[0] for _, parts in found if len(parts) == 1 and parts[0] not in self._walked]
+        looked = layout.look(map(layout.name_step, unseen)) if form.manifest else ()
+        first = {seen.checkpoint.step: self._first_seen(seen, now_s) for seen in looked}
         return [first.get(step) or self._saved(step, folders, now_s) for step, folders in found]
 
-    def _first_seen(self, step: int, folder: Path, seen: layout.SeenCheckpoint, now_s: float) -> StoredItem:
+    def _first_seen(self, seen: layout.SeenCheckpoint, now_s: float) -> StoredItem:
         """By one listing and one read of the manifest, which give all that there is to know: there may be thousands."""
         checkpoint, files, status = seen
+        step, folder = checkpoint.step, checkpoint.path
         if not checkpoint.complete:
             wholeness: Wholeness = "broken" if layout.MANIFEST in files else "unfinished"
             return self._item("checkpoint", step, [folder], wholeness, checkpoint.problem, now_s)

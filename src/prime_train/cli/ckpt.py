@@ -47,14 +47,13 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
     run_dir = find(run, Path.cwd())
     found, unreadable = checkpoints.saved(run_dir), fold_events(run_dir).unreadable
     program, spec = recorded(run_dir)
-    document = checkpoints.list_json(run_dir.path.name, found, unreadable, time.time())
-    document |= checkpoints.list_beside(program.places(spec, run_dir))
+    others = checkpoints.list_beside(program.places(spec, run_dir))
     if as_json:
-        print_json(document)
+        print_json(checkpoints.list_json(run_dir.path.name, found, unreadable, time.time()) | others)
     else:
-        rows = checkpoints.list_rows(document)
+        rows = checkpoints.list_rows(found, unreadable, time.time())
         print_table(rows, ("STEP", "SIZE", "AGE", ""), program.describe_search(spec, run_dir))
-        if beside := checkpoints.beside_rows(document):
+        if beside := checkpoints.beside_rows(others):
             print_table(beside, ("BESIDE", "SIZE", ""), "")
 
 

@@ -37,6 +37,11 @@ _UNPACKED_BYTES = 64 * 2**20
 _PIECE_BYTES = 2**20
 _COUNT_DIGITS = 18  # all of them fit into 64 bits
 
+# Put together once, because thousands of files are opened.
+_SAFE_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a pipe or a terminal that took the name changes nothing
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LISTED_FLAGS = os.O_RDONLY | os.O_NOFOLLOW
+
 _KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -109,7 +114,7 @@ def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> byte
 
 def open_folder(path: Path) -> int:
     """The descriptor of a folder, for what is listed in it. Raises OSError, also for a link."""
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    return os.open(path, _FOLDER_FLAGS)
 
 
 def read_listed(entry: os.DirEntry[str], folder: int, limit_bytes: int) -> tuple[bytes, os.stat_result]:
@@ -117,7 +122,7 @@ def read_listed(entry: os.DirEntry[str], folder: int, limit_bytes: int) -> tuple
     # The listing has the kind, so the usual file needs no status before it is opened.
     if not entry.is_file(follow_symlinks=False):
         _judge(entry.stat(follow_symlinks=False), entry.name)
-    descriptor, status = _open(entry.name, os.O_RDONLY | os.O_NOFOLLOW, entry.name, folder)
+    descriptor, status = _open(entry.name, _LISTED_FLAGS, entry.name, folder)
     return _read_whole(descriptor, entry.name, limit_bytes, status.st_size), status
 
 
@@ -262,7 +267,7 @@ def _open_folder(name: str, folder: int, path: Path) -> int:
 def _open(name: Path, flags: int, path: Path, folder: int | None = None) -> tuple[int, os.stat_result]:
     """A descriptor of a regular file, and its status."""
     try:
-        descriptor = os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
+        descriptor = os.open(name, flags | _SAFE_FLAGS, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
             raise link_error(path) from None
@@ -313,7 +318,7 @@ def parse_json(content: str | bytes, *, not_finite: bool = False, large: bool = 
         raise ValueError(f"it nests more than {_DEPTH} levels") from None
     if text.count("{") + text.count("[") > _DEPTH:
         _check_depth(value)
-    if "\\ud" in text or "\\uD" in text:
+    if "\\u" in text and ("\\ud" in text or "\\uD" in text):
         import json
 
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # raises UnicodeEncodeError, which is a ValueError

@@ -35,6 +35,7 @@ _KEY_BEGINS = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File-[23]:"
 _KEY_ENDS = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-MAC:.*\n"
 LONGEST_KEY = 16 * 1024  # characters of a private key: one of RSA with 16,384 bits has 12,800
 _MOST_BYTES = 64 * 1024
+_LONG_TEXT = 256 * 1024  # characters: in a shorter text to collect the letters takes longer than to search
 # Where the programs of a run look for a login. Sources: huggingface.co/docs/huggingface_hub (HF_HOME, HF_TOKEN_PATH);
 # docs.aws.amazon.com/cli (AWS_SHARED_CREDENTIALS_FILE); cloud.google.com/docs, Application Default Credentials;
 # docs.npmjs.com, npmrc; docs.wandb.ai, wandb login (netrc); packaging.python.org, The .pypirc file.
@@ -79,7 +80,8 @@ def is_secret_name(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable is a secret: by its name (WANDB_API_KEY, HF_TOKEN), or because its URL has a login."""
-    return (is_secret_name(name) and value.lower() not in _WORDS) or bool(_logins(value))
+    is_named = is_secret_name(name) and value.lower() not in _WORDS and len(value) >= _SHORTEST_SECRET
+    return is_named or bool(_logins(value))
 
 
 def secrets(environment: Mapping[str, str], names: Iterable[str | None] = ()) -> tuple[str, ...]:
@@ -147,10 +149,14 @@ def _unquoted(text: str) -> str:
 def _searched(text: str) -> Iterable[re.Pattern[str]]:
     """The patterns of the forms whose keywords are in the text."""
     lowered = text.lower()
+    # A table of thousands of rows has few letters, and without one of its letters no keyword is searched for.
+    letters = frozenset(lowered) if len(text) > _LONG_TEXT else None
     for form in forms():
         searched = lowered if form.any_case else text
-        if any(keyword in searched for keyword in form.keywords):
-            yield re.compile(form.pattern)
+        for keyword in form.keywords:
+            if (letters is None or letters.issuperset(keyword.lower())) and keyword in searched:
+                yield re.compile(form.pattern)
+                break
 
 
 def find(text: str) -> list[str]:

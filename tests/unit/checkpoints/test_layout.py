@@ -243,7 +243,7 @@ def test_checkpoints_that_are_listed_together_are_judged_as_one_alone(
     folders[5].rename(tmp_path / "elsewhere")
     folders[5].symlink_to(tmp_path / "elsewhere")
     monkeypatch.setattr(layout, "_HELD_BYTES", held_bytes)
-    found = list(layout.look([*folders, tmp_path / "step_8"]))
+    found = list(layout.look(map(layout.name_step, [*folders, tmp_path / "step_8"])))
     assert [one.checkpoint for one in found] == [*map(layout.inspect, folders), layout.inspect(tmp_path / "step_8")]
     assert [one.checkpoint.complete for one in found] == [True, False, False, False, True, False, True, False]
     assert [one.folder_status is None for one in found] == [False] * 5 + [True, False, True]

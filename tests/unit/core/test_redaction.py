@@ -34,6 +34,7 @@ def test_a_secret_is_known_by_the_name_of_its_variable() -> None:
 def test_switches_counts_and_short_words_are_none() -> None:
     environ = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "true", "MAX_TOKENS": "4096", "PATH": "/usr/bin", "API_KEY": "on"}
     assert secrets(environ) == ()
+    assert not any(is_secret(*entry) for entry in (environ | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}).items())
 
 
 def test_the_password_of_any_url_is_one_and_the_user_is_none() -> None:
@@ -155,6 +156,15 @@ def test_a_secret_that_the_environment_holds_in_any_variable_is_masked_alone(kin
     for name in ("OPTIONS", "HTTP_HEADERS"):
         secret, text = draw(chance, kind)
         assert not in_text(redact(f"sent {secret} to", secrets({name: text})), secret)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_a_long_text_the_same_is_masked_as_in_its_line(kind: str) -> None:
+    secret, line = draw(random.Random(kind), kind)
+    rows = "7  1.3 B  45 s\n" * 20_000
+    shown = redact(f"{rows}{line}\n{rows}")
+    assert shown == f"{rows}{redact(line)}\n{rows}"
+    assert not in_text(shown, secret)
 
 
 def test_a_masked_text_stays_the_same() -> None:

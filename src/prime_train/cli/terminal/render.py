@@ -103,11 +103,19 @@ def table(
         widths = _narrow(whole, widths, columns, right)
         whole = [line for row in whole for line in _break_row(row, widths)]
 
-    def cell(text: str, column: int) -> str:
-        padding = " " * (widths[column] - _width(text))
-        return padding + text if column in right else text + padding
+    # Column by column, because a call for each cell takes three times as long, and a list may have 30,000 rows.
+    padded = [
+        _pad([row[column] for row in whole], width, to_right=column in right) for column, width in enumerate(widths)
+    ]
+    return "\n".join(["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)])
 
-    return "\n".join("  ".join(cell(text, column) for column, text in enumerate(row)).rstrip() for row in whole)
+
+def _pad(texts: Sequence[str], width: int, *, to_right: bool) -> list[str]:
+    """The texts of a column with blanks up to `width`, before them with `to_right` and else after them."""
+    blanks = " " * width
+    if to_right:
+        return [blanks[_width(text) :] + text for text in texts]
+    return [text + blanks[_width(text) :] for text in texts]
 
 
 def _width(text: str) -> int:

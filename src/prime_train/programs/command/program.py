@@ -190,12 +190,12 @@ def _refuse_secrets(argv: Sequence[str], env: Sequence[str], path: str) -> None:
                 why="an entry is NAME=value",
                 fix='for example: env = ["NCCL_DEBUG=INFO"]',
             )
-        if redaction.is_secret(name, value):
+        if redaction.is_secret(name, value) or redaction.find(given):
             raise _secret_error(f"command.env has the secret {name}", f"{path}: command.env.{number}", name)
     for number, word in enumerate(argv):
         flag, separator, value = word.partition("=")
         name = flag if separator else argv[number - 1] if number else ""
-        is_flag = name.startswith("--") and (separator or not word.startswith("-"))
+        is_flag = len(name) > len("-p") and name.startswith("-") and (separator or not word.startswith("-"))
         is_named = is_flag and redaction.is_secret(name.strip("-").replace("-", "_"), value if separator else word)
         if redaction.find(word) or is_named:
             raise _secret_error(

@@ -10,7 +10,7 @@ from prime_train.backups.inventory import StoredBackup
 from prime_train.checkpoints.aside import measure_aside
 from prime_train.checkpoints.layout import MANIFEST, SavedCheckpoint, inspect
 from prime_train.checkpoints.leftovers import find_leftovers
-from prime_train.checkpoints.packing_plan import sum_sizes
+from prime_train.checkpoints.packing_plan import StoredSize, sum_sizes
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
@@ -61,7 +61,7 @@ def saved(run_dir: RunDir) -> list[SavedCheckpoint]:
 
 def list_json(run: str, found: Iterable[SavedCheckpoint], unreadable: Collection[int], now_s: float) -> dict[str, Any]:
     """The document of `ckpt list --json`. `found`: newest first. `unreadable`: steps that a trainer could not load."""
-    listed = [_checkpoint_json(one, one.step in unreadable, now_s) for one in found]
+    listed = [_checkpoint_json(one, _problem(one, unreadable), now_s) for one in found]
     resume = next((one for one in listed if one["complete"]), None)
     if resume is not None:
         resume["resume"] = True
@@ -69,43 +69,66 @@ def list_json(run: str, found: Iterable[SavedCheckpoint], unreadable: Collection
     return {"version": 1, "run": run, "resume_step": step, "checkpoints": listed}
 
 
-def _checkpoint_json(found: SavedCheckpoint, is_unreadable: bool, now_s: float) -> dict[str, Any]:
-    """`age_s` counts from the manifest, or from the folder's last change if there is none."""
-    problem = found.problem or ("the trainer could not load it" if is_unreadable else "")
-    entries = found.entries
-    stored = sum_sizes(entries)
+def _problem(found: SavedCheckpoint, unreadable: Collection[int]) -> str:
+    return found.problem or ("the trainer could not load it" if found.step in unreadable else "")
+
+
+def _checkpoint_json(found: SavedCheckpoint, problem: str, now_s: float) -> dict[str, Any]:
+    stored = _stored(found)
     return {
         "step": found.step,
         "complete": not problem,
         "resume": False,
         "size_bytes": found.size_bytes,
-        "packed": any(entry.segments for entry in entries),
-        "lossy": "moments bf16" if any(entry.sha256_as_saved for entry in entries) else None,
-        "saved_bytes": stored.saved_bytes,
-        "age_s": round(max(0.0, now_s - found.written_s), 1),
+        "packed": stored is not None,
+        "lossy": "moments bf16" if _is_rounded(found) else None,
+        "saved_bytes": stored.saved_bytes if stored else 0,
+        "age_s": _age_s(found, now_s),
         "problem": problem or None,
         "path": str(found.path),
-        "saved": round(stored.saved, 4),
+        "saved": round(stored.saved, 4) if stored else 0.0,
     }
 
 
-def list_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """step, size, age, remark: the columns of `ckpt list`."""
-    return [
-        (str(one["step"]), format_bytes(one["size_bytes"]), format_seconds(one["age_s"]), "; ".join(_remarks(one)))
-        for one in document["checkpoints"]
-    ]
+def _stored(found: SavedCheckpoint) -> StoredSize | None:
+    """What packing saves; None of a checkpoint that is not packed."""
+    for entry in found.entries:
+        if entry.segments:
+            return sum_sizes(found.entries)
+    return None
 
 
-def _remarks(one: Mapping[str, Any]) -> Iterator[str]:
-    yield one["problem"] or "complete"
-    if one["packed"]:
-        rounded = ", moments in bf16" if one["lossy"] else ""
-        yield f"packed{rounded}, saves {format_bytes(one['saved_bytes'])} ({one['saved']:.1%})"
-    elif one["lossy"]:
-        yield "moments were rounded to bf16"
-    if one["resume"]:
-        yield "used by a resume"
+def _is_rounded(found: SavedCheckpoint) -> bool:
+    return any(entry.sha256_as_saved for entry in found.entries)
+
+
+def _age_s(found: SavedCheckpoint, now_s: float) -> float:
+    """Seconds since the manifest was written, or since the folder's last change if there is none."""
+    return round(max(0.0, now_s - found.written_s), 1)
+
+
+def list_rows(
+    found: Iterable[SavedCheckpoint], unreadable: Collection[int], now_s: float
+) -> list[tuple[str, str, str, str]]:
+    """step, size, age, remark: the columns of `ckpt list`, from what `list_json` takes."""
+    rows, is_resume_shown = [], False
+    for one in found:
+        problem = _problem(one, unreadable)
+        remarks = [problem or "complete", *_describe_packing(one)]
+        if not problem and not is_resume_shown:
+            remarks.append("used by a resume")
+            is_resume_shown = True
+        size, age = format_bytes(one.size_bytes), format_seconds(_age_s(one, now_s))
+        rows.append((str(one.step), size, age, "; ".join(remarks)))
+    return rows
+
+
+def _describe_packing(found: SavedCheckpoint) -> Sequence[str]:
+    stored, is_rounded = _stored(found), _is_rounded(found)
+    if stored is not None:
+        rounded = ", moments in bf16" if is_rounded else ""
+        return (f"packed{rounded}, saves {format_bytes(stored.saved_bytes)} ({round(stored.saved, 4):.1%})",)
+    return ("moments were rounded to bf16",) if is_rounded else ()
 
 
 def list_beside(places: StepPlaces) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def has_four_parts(err: str) -> bool:
         (("./train.py",), "./train.py may not be executed"),
         (("train.py",), "there is no program train.py"),
         ((sys.executable, "t.py", "--hub_token", "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH"), "is a secret"),
+        ((sys.executable, "t.py", "-password", "Zq8vT1xWm4KpR7sLd2"), "is a secret"),
         ((sys.executable, "t.py", "--wandb-api-key=0123456789abcdef0123456789abcdef01234567"), "is a secret"),
     ],
 )
@@ -51,10 +52,18 @@ def test_a_config_and_a_command_are_refused_together(tmp_path: Path) -> None:
         assert has_four_parts(done.stderr), done.stderr
 
 
-def test_a_secret_in_the_environment_of_the_file_is_refused(tmp_path: Path) -> None:
-    text = (
-        '[run]\nname = "a"\nkind = "command"\n[command]\nargv = ["sleep", "1"]\nenv = ["HF_TOKEN=abcdefgh12345678"]\n'
-    )
+@pytest.mark.parametrize(
+    "given",
+    [
+        "HF_TOKEN=abcdefgh12345678",
+        "OPTIONS=--api-key=abcdefgh12345678",
+        "OPTIONS=client(secret_key='abcdefgh12345678')",
+        "LOGIN=hf_abcdefgh12345678abcdefgh12345678",
+        "HEADERS=Authorization: Bearer abcdefgh12345678",
+    ],
+)
+def test_a_secret_in_the_environment_of_the_file_is_refused(tmp_path: Path, given: str) -> None:
+    text = f'[run]\nname = "a"\nkind = "command"\n[command]\nargv = ["sleep", "1"]\nenv = ["{given}"]\n'
     (tmp_path / "run.toml").write_text(text)
     code, err = run(tmp_path, "run.toml")
     assert code in (1, 2)

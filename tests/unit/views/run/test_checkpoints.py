@@ -45,7 +45,7 @@ def test_a_resume_takes_the_newest_complete_one_that_loads() -> None:
         (20, True),
         (10, False),
     ]
-    assert checkpoints.list_rows(document)[1] == ("30", "29.3 KiB", "30 s", "the trainer could not load it")
+    assert checkpoints.list_rows(found, {30}, NOW_S)[1] == ("30", "29.3 KiB", "30 s", "the trainer could not load it")
 
 
 def test_packed_and_rounded_checkpoints_show_what_they_save() -> None:
@@ -55,7 +55,7 @@ def test_packed_and_rounded_checkpoints_show_what_they_save() -> None:
         _found(10, entries=(_entry(1000, packed=False, lossy=True),)),
     ]
     document = checkpoints.list_json("small", found, (), NOW_S)
-    assert [remark for *_, remark in checkpoints.list_rows(document)] == [
+    assert [remark for *_, remark in checkpoints.list_rows(found, (), NOW_S)] == [
         "complete; packed, saves 160 B (16.0%); used by a resume",
         "complete; packed, moments in bf16, saves 500 B (50.0%)",
         "complete; moments were rounded to bf16",

@@ -164,8 +164,8 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     run_dir.checkpoint(300).mkdir()
     walked: list[str] = []
 
-    def counted(folder: Path) -> layout._ListedFolder:
-        walked.append(folder.name)
+    def counted(folder: layout.StepFolder) -> layout._ListedFolder:
+        walked.append(folder.path.name)
         return real(folder)
 
     real = layout._list_and_read
