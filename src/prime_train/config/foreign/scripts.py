@@ -154,7 +154,10 @@ class _ScriptParts:
             yield self._part("shell", {}, {})
 
     def of_start(self, start: Start, number: int, slurm: Slurm) -> Iterator[ForeignPart]:
-        path = start.command.path
+        path, name = start.command.path, start.name if start.launcher is None else start.launcher.word
+        for arguments in (start.program and start.arguments, *(flags for _, flags in flags_of(start))):
+            if arguments:
+                arguments.places.setdefault((), _place(name))
         if start.program is not None:
             pointers = start.program.points_to
             if any(pointers[key] == start.program.format and key in start.arguments.values for key in pointers):
@@ -165,10 +168,8 @@ class _ScriptParts:
                 arguments.values.is_partial = True
             yield self._part(format_, arguments.values, arguments.places, number, path)
         facts, places = read_launch(start, slurm)
-        name = start.name if start.launcher is None else start.launcher.word
-        places.setdefault(("kind",), _place(name))
-        for key in facts:
-            places.setdefault((key,), _place(name))
+        for key in ((), ("kind",), *((key,) for key in facts)):
+            places.setdefault(key, _place(name))
         yield self._part("launch", facts, places, number, path)
 
     def _slurm(self) -> ForeignPart | None:
@@ -206,7 +207,9 @@ class _ScriptParts:
                 if isinstance(kind, FileFormat):
                     values = open_values(document.values, exponents=kind.exponents, references=kind.references)
                     places = {key: document.place(key) for key in _keys(values)}
-                    yield self._part(kind.name, values, {key: place for key, place in places.items() if place})
+                    written = {key: place for key, place in places.items() if place}
+                    first = TextSpan(body.line, 1, body.line, 2)
+                    yield self._part(kind.name, values, {(): Place(first, first, name), **written})
 
     def _part(
         self, format_: str, values: Mapping[str, Any], places: Mapping[KeyPath, Place], start: int = 0, path: str = ""
