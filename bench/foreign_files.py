@@ -70,8 +70,8 @@ def _refuse(training: Training, program: str) -> None:
         raise Unreadable("the checkpoint is quantised, and no key says so")
     if recipe.trains_embeddings and program == "qwen-finetune":
         raise Unreadable("the script decides by the name of the model that the embedding is trained")
-    if program == "axolotl" and recipe.sharding == "fsdp" and training.pure:
-        raise Unreadable("axolotl trains fp32 weights under FSDP")
+    if program == "axolotl" and recipe.sharding == "fsdp" and training.pure and recipe.program != "axolotl":
+        raise Unreadable("axolotl trains fp32 weights under FSDP 1")
     if recipe.sharding == "device_map":
         raise Unreadable("the script spreads layers over GPUs, and no key says so")
 
@@ -163,7 +163,8 @@ def _attention(recipe: Recipe) -> str:
 
 def _axolotl(training: Training) -> ForeignFile:
     recipe = training.recipe
-    quantized = recipe.quantization is not None
+    quantized, sharded = recipe.quantization is not None, recipe.sharding == "fsdp"
+    own = recipe.program == "axolotl"  # its examples have FSDP 2, under which weights keep their type
     values = {
         "base_model": training.model,
         "datasets": [{"path": "tatsu-lab/alpaca", "type": "alpaca"}],
@@ -179,15 +180,16 @@ def _axolotl(training: Training) -> ForeignFile:
         "micro_batch_size": recipe.micro_batch,
         "gradient_accumulation_steps": recipe.micro_batches_per_step,
         "optimizer": _optimizer(recipe),
-        "bf16": "full" if training.pure else "auto",
+        "bf16": "full" if training.pure and not own else "auto",
         "gradient_checkpointing": training.checkpoints,
         "activation_offloading": True if recipe.activation_offloading else None,
         "attn_implementation": _attention(recipe),
         "flash_attn_cross_entropy": True if recipe.head == "fused-loss" else None,
         "liger_fused_linear_cross_entropy": True if recipe.head == "liger" else None,
         "plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"] if recipe.head == "cce" else None,
-        "fsdp": ["full_shard", "auto_wrap"] if recipe.sharding == "fsdp" else None,
-        "fsdp_config": {"fsdp_offload_params": bool(recipe.parameter_offload)} if recipe.sharding == "fsdp" else None,
+        "fsdp": ["full_shard", "auto_wrap"] if sharded and not own else None,
+        "fsdp_version": 2 if sharded and own else None,
+        "fsdp_config": {"offload_params": bool(recipe.parameter_offload)} if sharded else None,
         "output_dir": "./outputs/out",
     }
     return ForeignFile("axolotl.yaml", _yaml(values))

@@ -145,6 +145,7 @@ _PROGRAMS = {
 _FILES = {name: name for name in ("axolotl", "ms-swift", "torchtitan", "torchtune")} | {
     "every file": "all",
     "no fit ever had": "unseen",
+    "figures in guides, which no fit had either": "guides",
     "TRL": "trl",
     "scripts on the Trainer": "hf",
 }

@@ -130,7 +130,8 @@ def _locate(parts: tuple[Document, ...], key: KeyPath) -> tuple[str, TextSpan, s
 
     In merged files it is the place whose value counts.
     """
-    if not any(key[0] in part.values for part in parts if key):  # saves looking up positions
+    known = any(part.written is not None or key[0] in part.values for part in parts if key)
+    if not known:  # saves looking up positions
         return parts[0].path, TextSpan(1, 1, 1, 1), ""
     for part in parts:
         place = part.place(key)

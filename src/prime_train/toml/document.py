@@ -95,9 +95,13 @@ class Document(NamedTuple):
         return self._places().place(key)
 
     def nearest(self, key: KeyPath) -> Place | None:
-        """The place of `key`, else of the first table below it, else of the closest parent; None if there is none."""
+        """The place of `key`, else of the first table below it, else of the closest parent; None if there is none.
+
+        The values of a command, or of a file inside a script, have a place of their own as the last parent.
+        """
         places, prefixes = self._places(), (key[:length] for length in range(len(key), 0, -1))
-        return next(filter(None, (places.place(path) or places.first_below(path) for path in prefixes)), None)
+        found = next(filter(None, (places.place(path) or places.first_below(path) for path in prefixes)), None)
+        return found or (places.place(()) if isinstance(places, WrittenPlaces) else None)
 
     def comments(self) -> tuple[Comment, ...]:
         return self._places().comments()

@@ -23,8 +23,9 @@ flavor = "8B"
 [optimizer]
 name = "AdamW"
 [training]
-local_batch_size = 2
+batch_size = 2
 seq_len = 8192
+data_parallel_shard_degree = -1
 """
 TITAN_LONG = """
 [job]
@@ -32,16 +33,33 @@ dump_folder = "./outputs"
 [model]
 name = "llama3"
 flavor = "8B"
-converters = ["float8"]
 [training]
-local_batch_size = 1
+batch_size = 1
 seq_len = 65536
 compile = true
-[parallelism]
 data_parallel_shard_degree = 4
+[experimental]
 context_parallel_degree = 2
+[float8]
+enable_float8_linear = true
 [activation_checkpoint]
 mode = "full"
+"""
+TITAN_2025 = """
+[job]
+dump_folder = "./outputs"
+[model]
+name = "llama3"
+flavor = "8B"
+converters = ["float8"]
+[optimizer]
+name = "AdamW"
+[training]
+local_batch_size = 2
+seq_len = 8192
+compile = true
+[parallelism]
+data_parallel_shard_degree = -1
 """
 TUNE = """
 model: {_component_: torchtune.models.llama3_2.llama3_2_3b}
@@ -97,6 +115,7 @@ RUNS = [
     ("torchtitan", TITAN, "8xh100-nvl", 82.4),  # torchtitan benchmarks/llama3_h100_202412_torchtitan.md
     ("torchtitan", TITAN + "compile = true\n", "8xh100-nvl", 77.0),
     ("torchtitan", TITAN_LONG, "8xh100-nvl", 84.2),
+    ("torchtitan", TITAN_2025, "32xh200", 47.96),  # torchtitan benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md
     ("torchtune", TUNE, "1xa100-80gb", 24.9),  # torchtune README.md
     ("torchtune", TUNE.replace("in_bwd: false", "in_bwd: true"), "1xa100-80gb", 23.1),
     (

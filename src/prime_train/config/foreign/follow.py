@@ -39,7 +39,7 @@ def follow(parts: tuple[ForeignPart, ...]) -> Followed:
     faulty: list[Document] = []
     while waiting:
         part = waiting.pop(0)
-        for key, format_ in _pointers(part.format).items():
+        for key, format_ in pointers(part.format).items():
             value = value_at(part.values, tuple(key.split(".")))
             if isinstance(value, dict) and value:
                 found.append(ForeignPart(format_, value, part.document, (*part.at, *key.split(".")), part.start))
@@ -60,7 +60,8 @@ def follow(parts: tuple[ForeignPart, ...]) -> Followed:
     return Followed(tuple(found), tuple(faulty))
 
 
-def _pointers(format_: str) -> Mapping[str, str]:
+def pointers(format_: str) -> Mapping[str, str]:
+    """The keys of a format that name another file -> the format of that file."""
     kind = recognise.formats().get(format_)
     return {**pointers_of(format_), **({} if kind is None else kind.points_to)}
 

@@ -6,6 +6,7 @@ The parts are the directives of Slurm, the flags of launchers and those of each 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from prime_train.config.foreign import recognise
 from prime_train.config.foreign.arguments import Arguments
 from prime_train.config.foreign.document import read_documents
+from prime_train.config.foreign.follow import pointers
 from prime_train.config.foreign.launch import flags_of, read_launch
 from prime_train.config.foreign.nearby import MOVES, NearbyScripts
 from prime_train.config.foreign.recognise import FileFormat
@@ -27,7 +29,7 @@ from prime_train.config.foreign.starts import Start, read_script_start, read_sta
 from prime_train.config.foreign.values import COMMAND_LINE, ForeignPart, open_values
 from prime_train.core.findings import TextSpan
 from prime_train.registry.launchers import may_start_training
-from prime_train.toml.document import Document, WrittenPlaces
+from prime_train.toml.document import Document, WrittenPlaces, value_at
 from prime_train.toml.place import Comment, KeyPath, Place
 
 MOST_STARTS = 200  # of a script; a sweep that is written out has some dozens
@@ -110,7 +112,7 @@ class _Reader:
             elif start is None and depth < _MOST_DEPTH:
                 started = self._find_started(command, script.commands[:number], target, slurm)
                 found.extend(self.read(started, depth + 1) if started is not None else ())
-        return [*parts.around(), *found, *parts.slips()] if found or parts.slurm is not None else []
+        return [*parts.around(found), *found, *parts.slips()] if found or parts.slurm is not None else []
 
     def list_commands(self, target: _Target, depth: int = 0) -> Iterator[ShellCommand]:
         load = self._nearby.read if self._nearby is not None else None
@@ -154,11 +156,11 @@ class _ScriptParts:
         self._changes_folder = any(command.name in MOVES for command in script.commands)
         self.slurm = self._slurm()
 
-    def around(self) -> Iterator[ForeignPart]:
-        """The parts that belong to every start."""
+    def around(self, starts: Sequence[ForeignPart]) -> Iterator[ForeignPart]:
+        """The parts that belong to every start, or to the one that names a config. `starts`: the parts of all."""
         if self.slurm is not None:
             yield self.slurm
-        yield from self._files()
+        yield from self._files(starts)
 
     def slips(self) -> Iterator[ForeignPart]:
         """A part for each slip; one without values where there is none, so that a lint names what it looked for."""
@@ -170,7 +172,10 @@ class _ScriptParts:
             yield self._part("shell", {}, {})
 
     def of_start(self, start: Start, number: int, slurm: Slurm) -> Iterator[ForeignPart]:
-        path = start.command.path
+        path, name = start.command.path, start.name if start.launcher is None else start.launcher.word
+        for arguments in (start.program and start.arguments, *(flags for _, flags in flags_of(start))):
+            if arguments:
+                arguments.places.setdefault((), _place(name))
         if start.program is not None:
             pointers = start.program.points_to
             if any(pointers[key] == start.program.format and key in start.arguments.values for key in pointers):
@@ -181,10 +186,8 @@ class _ScriptParts:
                 arguments.values.is_partial = True
             yield self._part(format_, arguments.values, arguments.places, number, path)
         facts, places = read_launch(start, slurm)
-        name = start.name if start.launcher is None else start.launcher.word
-        places.setdefault(("kind",), _place(name))
-        for key in facts:
-            places.setdefault((key,), _place(name))
+        for key in ((), ("kind",), *((key,) for key in facts)):
+            places.setdefault(key, _place(name))
         yield self._part("launch", facts, places, number, path)
 
     def _slurm(self) -> ForeignPart | None:
@@ -210,7 +213,7 @@ class _ScriptParts:
             places[("batch", "ignored_line")] = Place(span, span, "#SBATCH")
         return self._part("sbatch", {**values, "batch": batch}, places)
 
-    def _files(self) -> Iterator[ForeignPart]:
+    def _files(self, starts: Sequence[ForeignPart]) -> Iterator[ForeignPart]:
         """The configs that the script itself writes with a heredoc."""
         for name, body in self._script.files.items():
             text = body.literal
@@ -222,7 +225,11 @@ class _ScriptParts:
                 if isinstance(kind, FileFormat):
                     values = open_values(document.values, exponents=kind.exponents, references=kind.references)
                     places = {key: document.place(key) for key in _keys(values)}
-                    yield self._part(kind.name, values, {key: place for key, place in places.items() if place})
+                    written = {key: place for key, place in places.items() if place}
+                    first = TextSpan(body.line, 1, body.line, 2)
+                    users = {part.start for part in starts if os.path.normpath(name) in _named(part)}
+                    user = users.pop() if len(users) == 1 else 0
+                    yield self._part(kind.name, values, {(): Place(first, first, name), **written}, user)
 
     def _part(
         self, format_: str, values: Mapping[str, Any], places: Mapping[KeyPath, Place], start: int = 0, path: str = ""
@@ -241,6 +248,12 @@ def _keys(values: Mapping[str, Any], around: KeyPath = ()) -> Iterator[KeyPath]:
         yield (*around, key)
         if isinstance(value, dict):
             yield from _keys(value, (*around, key))
+
+
+def _named(part: ForeignPart) -> Iterator[str]:
+    """The files that the keys of a part name."""
+    values = (value_at(part.values, tuple(key.split("."))) for key in pointers(part.format))
+    yield from (os.path.normpath(value) for value in values if isinstance(value, str))
 
 
 def _place(word: Word) -> Place:

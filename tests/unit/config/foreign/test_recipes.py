@@ -198,6 +198,13 @@ def test_fsdp_with_mixed_precision_trains_fp32_weights() -> None:
     assert "accelerate casts trained weights to fp32" in found.because
 
 
+def test_weights_keep_their_type_under_the_second_fsdp_of_axolotl() -> None:
+    """Its own fsdp2_prepare_model takes the place of that of accelerate, and casts nothing."""
+    for version, kind in ((1, "fp32"), (2, "bf16")):
+        text = f"{AXOLOTL}bf16: true\nfsdp_version: {version}\nfsdp_config: {{reshard_after_forward: true}}\n"
+        assert recipe("axolotl", text).weight_dtype == kind
+
+
 def test_a_deepspeed_file_decides_the_sharding_and_the_types() -> None:
     found = recipe("axolotl", AXOLOTL + "bf16: true\ndeepspeed: ds.json\n", part("deepspeed", ZERO3))
     assert (found.sharding, found.weight_dtype, found.micro_batch) == ("zero3", "bf16", 2)

@@ -174,6 +174,28 @@ def test_a_config_in_a_heredoc_has_places_in_the_script() -> None:
     assert (place.key.line, part.document.path) == (3, "job.sh")
 
 
+@pytest.mark.parametrize(
+    ("flags", "start"),
+    [(("", "--deepspeed ./ds.json"), 2), (("--deepspeed ds.json",) * 2, 0), (("--deepspeed other.json",) * 2, 0)],
+)
+def test_a_config_in_a_heredoc_belongs_to_the_one_start_that_names_it(flags: tuple[str, str], start: int) -> None:
+    config = '{"train_batch_size": 8, "zero_optimization": {"stage": 2}}'
+    starts = "".join(f"deepspeed t.py --per_device_train_batch_size 2 {flag}\n" for flag in flags)
+    parts = read_parts(f"cat > ds.json <<EOF\n{config}\nEOF\n{starts}", "job.sh")
+    assert [part.start for part in parts if part.format == "deepspeed"] == [start]
+
+
+def test_what_a_part_of_a_script_lacks_is_at_its_command_or_its_file() -> None:
+    config = '{"train_batch_size": 8,\n "zero_optimization": {"stage": 2}}'
+    command = "NCCL_DEBUG=INFO torchrun --nproc_per_node 2 t.py --per_device_train_batch_size 2"
+    script = f"cat > ds.json <<EOF\n{config}\nEOF\nbash <<EOF\n{command}\nEOF\n"
+    found: dict[str, tuple[int, int]] = {}
+    for part in read_parts(script, "job.sh"):
+        place = part.document.nearest(("what", "is", "absent"))
+        found |= {} if place is None else {part.format: (place.key.line, place.key.column)}
+    assert found == {"deepspeed": (2, 1), "torchrun": (6, 17), "hf": (6, 17), "launch": (6, 17)}
+
+
 def test_files_are_not_called_missing_behind_cd() -> None:
     parts = read_parts("cd /workspace\ntorchrun t.py --per_device_train_batch_size 2\n", "job.sh")
     assert {part.moved for part in parts if part.start} == {True}

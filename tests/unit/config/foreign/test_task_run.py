@@ -39,3 +39,25 @@ def test_a_task_without_commands_has_no_other_part(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     reading = detect.read(f"{HEAD}setup: pip install a\nrun: ''\n", str(path))
     assert [part.format for part in reading.foreign or ()] == ["skypilot"]
+
+
+@pytest.mark.parametrize(
+    ("workdir", "run", "found"),
+    [
+        ("workdir: .\n", "bash train.sh", True),
+        ("workdir: .\n", "cd code; bash train.sh", False),
+        ("workdir: .\n", "bash other.sh", False),
+        ("workdir: elsewhere\n", "bash train.sh", False),
+        ("workdir: {url: https://example.org/a.git}\n", "bash train.sh", False),
+        ("", "bash train.sh", False),
+    ],
+)
+def test_a_script_that_a_task_starts_is_read_if_it_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workdir: str, run: str, found: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "train.sh").write_text(f"# first\n{COMMAND}\n", encoding="utf-8")
+    text = f"{HEAD}{workdir}run: {run}\n"
+    findings = judge(detect.read(text, "task.yaml")).findings
+    assert [(one.path, one.span.line) for one in findings if one.code == "TRU002"] == [("train.sh", 2)] * found

@@ -228,7 +228,7 @@ def types_of(fields: Fields, engine: str) -> dict[str, Found]:
     It is what `loads` gives, except where the engine or the trainer casts. DeepSpeed keeps fp32 masters beside weights
     in 16 bits, which the estimate adds.
     """
-    loads = fields["loads"]
+    loads, keeps = fields["loads"], fields.get("keeps_types")  # whether the program has an FSDP of its own
     compute = fields["compute_dtype"].value
     is_16_bits = compute in ("bf16", "fp16", "float8")
     adapted = fields["adapter"].value != "none"
@@ -238,6 +238,6 @@ def types_of(fields: Fields, engine: str) -> dict[str, Found]:
         loads = Found("fp16" if compute == "fp16" else "bf16", written=False, why="DeepSpeed, with fp32 masters")
     if adapted:
         return {"base_dtype": loads}
-    if engine == "fsdp" and is_16_bits and loads.value != "fp32":
+    if engine == "fsdp" and is_16_bits and loads.value != "fp32" and (keeps is None or keeps.value is not True):
         return {"weight_dtype": Found("fp32", written=False, why=_UPCAST)}
     return {"weight_dtype": loads}
