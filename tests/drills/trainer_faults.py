@@ -258,8 +258,7 @@ def main() -> None:
                 continue
             trial = Trial(script, python, Path(name) / script.name, library)
             try:
-                is_equal = trial.train_whole() == trial.live()
-                ended = "equal" if is_equal else f"other weights: {script.not_exact or 'not explained'}"
+                ended = "equal weights" if trial.train_whole() == trial.live() else "other weights"
             except AssertionError as error:
                 ended = f"not to its end: {error}"
             for one in trial.followed:

@@ -21,7 +21,6 @@ class TrainerScript(NamedTuple):
     ranks: int = 1
     settings: tuple[str, ...] = ()  # what nothing but its user can know
     after_sigterm: str = "unknown"  # the cause class of its end after SIGTERM to it; "unknown": it exits with 0
-    not_exact: str = ""  # why a resumed run ends with other weights than one without a fault
 
 
 _BEGIN = f"""
@@ -238,14 +237,7 @@ SCRIPTS = (
         "transformers", "accelerate", _BEGIN + _TORCH + _LLAMA + _HUGGING_FACE, "checkpoint-*", after_sigterm="signal"
     ),
     TrainerScript("sft", "trl", _BEGIN + _TORCH + _LLAMA + _SFT, "checkpoint-*"),
-    TrainerScript(
-        "grpo",
-        "trl",
-        _BEGIN + _TORCH + _LLAMA + _GRPO,
-        "checkpoint-*",
-        after_sigterm="signal",
-        not_exact="the sampler's generator is not saved (TRL 1.16)",
-    ),
+    TrainerScript("grpo", "trl", _BEGIN + _TORCH + _LLAMA + _GRPO, "checkpoint-*", after_sigterm="signal"),
     TrainerScript("lightning", "lightning", _BEGIN + _TORCH + _LIGHTNING, "*.ckpt"),
     TrainerScript("own", "torch", _BEGIN + _TORCH + _OWN, "step_*"),
     TrainerScript(
