@@ -837,9 +837,7 @@ def test_how_the_writers_are_interleaved_does_not_change_where_the_run_stands(
         ),
     ],
 )
-def test_an_attempt_of_which_nothing_shows_its_first_step_is_not_said_to_begin_anew(
-    launch: LaunchAsked, told: str, origin: str
-) -> None:
+def test_an_attempt_names_its_origin_where_it_is_known(launch: LaunchAsked, told: str, origin: str) -> None:
     assert describe(launch) == told
     attempt = fold(State(), Record(0.0, "supervisor", 1, launch)).attempt
     assert attempt is not None
