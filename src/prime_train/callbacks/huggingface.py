@@ -46,6 +46,7 @@ class HuggingFaceLive(TrainerCallback):
         live.phase("train")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        live.phase("export")  # a script may save or push a whole model from here on, without a step
         # Early stopping is an end, too. A trainer that saves on SIGTERM by itself comes here after it.
         saves_by_itself = getattr(args, "enable_jit_checkpoint", False)
         if state.global_step >= state.max_steps or not (live.should_stop() or saves_by_itself):

@@ -45,6 +45,7 @@ class _Reports:
         live.phase("checkpoint")
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
+        live.phase("export")  # a script may save or test a whole model from here on, without a step
         if not live.should_stop():
             live.finish()
 

@@ -27,6 +27,7 @@ class LaunchAsked:
     rejected: tuple[str, ...] = ()  # newer checkpoints that were not usable: "step_40: model.distcp has 10 of 40 bytes"
     roles: tuple[str, ...] = ("trainer",)  # in start order; each role waits for the services before it
     services: tuple[str, ...] = ()  # the roles that are servers, and are ready when they answer
+    knows_step: bool = True  # False: the trainer goes on from where it likes, and nothing shows from where
 
 
 @dataclass(frozen=True, slots=True)

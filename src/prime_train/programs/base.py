@@ -68,6 +68,9 @@ class BaseProgram:
     def refusals(self, reading: Reading, python: str | None) -> tuple[Fault, ...] | NotKnown:
         return ()
 
+    def knows_checkpoints(self, run: RunSpec, run_dir: RunDir) -> bool:
+        return True
+
     def notes(self, run: RunSpec) -> tuple[str, ...]:
         return ()
 

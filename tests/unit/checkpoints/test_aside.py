@@ -49,7 +49,7 @@ def test_the_only_one_goes_when_it_is_broken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["rename", "none"])
-def test_one_that_the_trainer_could_not_load_goes_whatever_its_files_prove(how: How, tmp_path: Path) -> None:
+def test_a_whole_checkpoint_that_the_trainer_could_not_load_is_renamed(how: How, tmp_path: Path) -> None:
     for step in (10, 20):
         saves.write_whole(tmp_path, SAVES["hf"](step))
     changed = make_way(places_of(tmp_path, "hf"), how, {20})

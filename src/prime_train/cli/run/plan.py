@@ -39,6 +39,7 @@ def plan_document(
         "directory_exists": run_dir.path.exists(),
         "attempt": attempt,
         "resume_step": step,
+        "knows_step": program.knows_checkpoints(run, run_dir),
         "steps": _steps(run),
         "program": [{"label": label, "text": text} for label, text in program.plan_lines(run, step)],
         "processes": [
@@ -76,9 +77,11 @@ def _mask(name: str, value: str) -> str:
 def plan_text(document: dict[str, Any]) -> str:
     """The plan as lines for a reader."""
     step = document["resume_step"]
+    origin = f"the checkpoint of step {step:,}" if step else "the beginning"
+    origin = origin if step or document["knows_step"] else "a step that is not known"
     lines = [
         ("directory", f"{document['directory']} ({'exists' if document['directory_exists'] else 'is made'})"),
-        ("attempt", f"{document['attempt']}, from {f'the checkpoint of step {step:,}' if step else 'the beginning'}"),
+        ("attempt", f"{document['attempt']}, from {origin}"),
         ("steps", document["steps"]),
         *((line["label"], line["text"]) for line in document["program"]),
     ]

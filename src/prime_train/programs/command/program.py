@@ -119,6 +119,10 @@ class CommandProgram(RunTomlProgram):
             ),
         )
 
+    def knows_checkpoints(self, run: RunSpec, run_dir: RunDir) -> bool:
+        trainer = know_run(run, run_dir)
+        return trainer.checkpoints is not None and bool(trainer.layouts)
+
     def aside(self, run: RunSpec) -> Literal["rename", "tracker", "none"]:
         return trainer_of(run).resume.aside
 

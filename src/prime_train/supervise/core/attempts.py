@@ -104,7 +104,8 @@ class Attempts:
         roles = tuple(launch.role for launch in self._launches)
         services = tuple(launch.role for launch in self._launches if launch.ready is not None)
         # Before anything starts: a process without this event would belong to no attempt if the supervisor died here.
-        self.journal.append(events.LaunchAsked(attempt, chosen, rejected, roles, services))
+        knows_step = self.program.knows_checkpoints(self.run, self.run_dir)
+        self.journal.append(events.LaunchAsked(attempt, chosen, rejected, roles, services, knows_step))
         # Only a person may decide to throw away the work of more than one interval.
         if chosen == 0 and would_lose_checkpoints(found, self.run):
             self._end(None, attempt_end.no_loadable_checkpoint(rejected, self.run_dir))

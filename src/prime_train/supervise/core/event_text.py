@@ -47,8 +47,9 @@ def _describe_run(event: Event) -> str:
             return f"the clock jumped by {jump_s:+.0f} s"
         case events.Unrecognised(name=name):
             return f"event of a later version: {name}"
-        case events.LaunchAsked(attempt=attempt, resume_step=step, rejected=rejected):
+        case events.LaunchAsked(attempt=attempt, resume_step=step, rejected=rejected, knows_step=knows_step):
             origin = f"resumes from step {step}" if step else "starts from the beginning"
+            origin = origin if step or knows_step else "starts; from which step is not known"
             skipped = f"; not taken: {', '.join(rejected)}" if rejected else ""
             return f"attempt {attempt} {origin}{skipped}"
         case events.ChildStarted(role=role, pid=pid):

@@ -185,7 +185,9 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
     step = event.resume_step
     state = rewind(state, step)
     before = state.attempt
-    attempt = AttemptState(event.attempt, step, event.rejected, launched_s=time_s, last_step=step)
+    attempt = AttemptState(
+        event.attempt, step, event.rejected, launched_s=time_s, last_step=step, knows_step=event.knows_step
+    )
     return evolve(
         state,
         attempts=(*state.attempts, attempt)[-ATTEMPTS_KEPT:],

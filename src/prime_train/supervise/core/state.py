@@ -55,6 +55,13 @@ class AttemptState:
     cause_id: str = ""  # the signature or the alarm that names the cause
     retry: str = ""  # by the signature: "no" | "after_fix" | "yes"; "" = the cause class decides
     fruitful: bool = False  # it wrote a new complete checkpoint, or served for long
+    knows_step: bool = True  # `resume_step` is known
+
+    def describe_origin(self, checkpoint: str = "step") -> str:
+        """The place it started from. `checkpoint`: the words before the number."""
+        if self.resume_step:
+            return f"{checkpoint} {self.resume_step:,}"
+        return "the beginning" if self.knows_step else "a step that is not known"
 
 
 @dataclass(frozen=True, slots=True)

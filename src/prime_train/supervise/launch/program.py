@@ -206,6 +206,9 @@ class Program(Protocol):
     def aside(self, run: RunSpec) -> Literal["rename", "tracker", "none"]:
         """What is done with broken checkpoints that it would load, before an attempt (checkpoints/aside.py)."""
 
+    def knows_checkpoints(self, run: RunSpec, run_dir: RunDir) -> bool:
+        """Whether its checkpoints can be found. Otherwise nothing shows from which step an attempt goes on."""
+
     @property
     def must_stay(self) -> bool:
         """Its first process must live as long as the training: one that goes into the background is refused."""

@@ -238,7 +238,7 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
 
 def _restart(restart: RestartGap) -> str:
     waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} later"
-    origin = f"step {restart.followed.resume_step:,}" if restart.followed.resume_step else "the beginning"
+    origin = restart.followed.describe_origin()
     died = f"step {restart.failed.last_step:,}"
     what = restart.failed.what if died in restart.failed.what else f"{restart.failed.what} at {died}"
     return f"{what}; resumed{waited} from {origin}"

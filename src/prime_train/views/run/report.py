@@ -187,7 +187,7 @@ def _happened(history: RunHistory) -> Iterable[str]:
         (
             str(attempt.number),
             date(attempt.launched_s),
-            f"{attempt.resume_step:,}" if attempt.resume_step else "the beginning",
+            attempt.describe_origin(),
             f"{attempt.last_step:,}",
             attempt.outcome or "not over",
             attempt.what,
@@ -209,9 +209,9 @@ def _happened(history: RunHistory) -> Iterable[str]:
 def _restart(restart: RestartGap) -> str:
     failed, followed = restart.failed, restart.followed
     waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} after the failure"
-    origin = f"the checkpoint of step {followed.resume_step:,}" if followed.resume_step else "the beginning"
+    origin = followed.describe_origin("the checkpoint of step")
     text = f"{_failure(failed)} {_advice(failed.why, failed.fix)} Attempt {followed.number} started{waited}"
-    text += f" from {origin}; {counted(restart.steps_redone, 'step')} repeated."
+    text += f" from {origin}" + (f"; {counted(restart.steps_redone, 'step')} repeated." if followed.knows_step else ".")
     if followed.rejected:
         text += " Newer checkpoints were rejected: " + "; ".join(f"`{plain(r)}`" for r in followed.rejected) + "."
     return text

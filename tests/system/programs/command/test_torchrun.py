@@ -31,6 +31,7 @@ def test_a_killed_rank_is_the_cause_and_the_run_ends_without_a_claimed_step(fold
     assert code == 0, err
     assert "progress: not known" in err
     assert "exit 0; whether it finished is not known" in err
+    assert "attempt 2 starts; from which step is not known" in err
     name = supervised.run_dir.path.name
     status = read_json(folder, "status", name)
     assert (status["state"], status["step"], status["restarts"]) == ("finished", 0, 1)
@@ -38,7 +39,9 @@ def test_a_killed_rank_is_the_cause_and_the_run_ends_without_a_claimed_step(fold
     assert "step 40 " in prime_train("logs", name, cwd=folder).stdout
     report = prime_train("report", name, cwd=folder)
     assert report.returncode == 0, report.stderr
-    assert "SIGKILL" in Path(report.stdout.strip()).read_text()
+    text = Path(report.stdout.strip()).read_text()
+    assert "SIGKILL" in text
+    assert "from a step that is not known." in text
     diagnosed = prime_train("diagnose", name, cwd=folder)
     assert "rank 1" in diagnosed.stdout + diagnosed.stderr
 

@@ -823,3 +823,22 @@ def test_how_the_writers_are_interleaved_does_not_change_where_the_run_stands(
     assert (state.step, state.state) == (steps, "running")
     assert state.live is not None
     assert state.live.children == (ChildProcess("trainer", 9, 9, "log"),)
+
+
+@pytest.mark.parametrize(
+    ("launch", "told", "origin"),
+    [
+        (LaunchAsked(1, 0), "attempt 1 starts from the beginning", "the beginning"),
+        (LaunchAsked(1, 40, knows_step=False), "attempt 1 resumes from step 40", "step 40"),
+        (
+            LaunchAsked(1, 0, knows_step=False),
+            "attempt 1 starts; from which step is not known",
+            "a step that is not known",
+        ),
+    ],
+)
+def test_an_attempt_names_its_origin_where_it_is_known(launch: LaunchAsked, told: str, origin: str) -> None:
+    assert describe(launch) == told
+    attempt = fold(State(), Record(0.0, "supervisor", 1, launch)).attempt
+    assert attempt is not None
+    assert attempt.describe_origin() == origin
