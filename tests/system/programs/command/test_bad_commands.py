@@ -45,7 +45,10 @@ def test_what_cannot_be_started_is_refused_before_anything_is_written(
 
 
 def test_a_config_and_a_command_are_refused_together(tmp_path: Path) -> None:
-    for arguments in (("quickstart", "--", "sleep", "1"), ("--",), ("--spot", "--", "sleep", "1")):
+    command = '[run]\nname = "a"\nkind = "command"\n[command]\nargv = ["sleep", "1"]\n'
+    (tmp_path / "run.toml").write_text(command)
+    refused = (("quickstart", "--", "sleep", "1"), ("--",), ("--spot", "--", "sleep", "1"), ("run.toml", "--spot"))
+    for arguments in refused:
         done = prime_train("run", *arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert has_four_parts(done.stderr), done.stderr
