@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from prime_train.checkpoints.folder_layout import FolderLayout
 from prime_train.checkpoints.proofs import show_name
-from prime_train.checkpoints.step_folders import FolderLayout
 from prime_train.core import outside
 
 
