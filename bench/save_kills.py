@@ -1,6 +1,7 @@
-"""Kills Hugging Face and Lightning in their saves, as in tests/drills/save_kills.py: `python bench/save_kills.py PYTHON`.
+"""Kills Hugging Face and Lightning in their saves: `python bench/save_kills.py PYTHON`.
 
-PYTHON has the packages (constraints-trainers.txt). A checkpoint that was judged wrongly, or a run that is stuck, ends it.
+PYTHON has the packages (constraints-trainers.txt). The kills are those of tests/drills/save_kills.py. A checkpoint that
+was judged wrongly, or a run that is stuck, is exit code 1.
 """
 
 from __future__ import annotations
