@@ -18,6 +18,7 @@ import pytest
 
 from tests.system.away.slurm_commands import Commands
 from tests.system.programs.command.commands import read_json
+from tests.unit.checkpoints import written_saves as saves
 from tests.unit.cli.commands import clean_environment, prime_train
 
 HERE = Path(__file__).parent
@@ -87,6 +88,25 @@ def test_its_losses_are_in_the_metrics_and_the_report(folder: Path) -> None:
     refused = prime_train("ckpt", "compress", "plain", cwd=folder)
     assert refused.returncode == 2
     assert all(part in refused.stderr for part in ("cannot be packed", "why ", "fix "))
+
+
+def test_its_checkpoints_are_listed_verified_and_pruned(folder: Path) -> None:
+    with (folder / "run.toml").open("a") as file:
+        file.write('[command.checkpoints]\ndir = "out"\nlayout = "hf"\n')
+    done = run(folder, "run", "--no-validate", "run.toml")
+    assert done.returncode == 0, done.stderr
+    nothing = prime_train("ckpt", "list", "plain", cwd=folder)
+    assert "no folder named checkpoint-" in nothing.stderr
+    assert str(folder / "out") in nothing.stderr
+    for step in (10, 20, 30, 40):
+        saves.write_whole(folder / "out", saves.SAVES["hf"](step))
+    (folder / "out" / "checkpoint-40" / "model.safetensors").write_bytes(b"")
+    assert read_json(folder, "ckpt", "list", "plain")["resume_step"] == 30
+    assert prime_train("ckpt", "verify", "plain", cwd=folder).returncode == 0
+    pruned = prime_train("ckpt", "prune", "plain", "--keep-last", "1", cwd=folder)
+    assert pruned.returncode == 0, pruned.stderr
+    left = sorted(path.name for path in (folder / "out").iterdir() if path.name.startswith("checkpoint-"))
+    assert left == ["checkpoint-20", "checkpoint-30", "checkpoint-40"]
 
 
 def test_its_steps_and_its_end_reach_wandb(folder: Path) -> None:
