@@ -89,7 +89,7 @@ def step_of(path: Path, form: FolderLayout) -> int | None:
 def steps(folders: Sequence[Path], form: FolderLayout) -> dict[int, list[Path]]:
     """The step folders or files below `folders` by their number, in the order of `folders`.
 
-    A missing folder has none. Files that do not say of which step they are have NO_STEP.
+    A missing folder has none. Files without the number of their step have NO_STEP.
     """
     found: dict[int, list[Path]] = {}
     match = re.compile(form.step, re.ASCII).fullmatch

@@ -160,7 +160,7 @@ def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
 
 
 def _refuse_command(where: str) -> UserError:
-    """The error for a trainer by its command line: nothing says which machine it needs, and how to set it up."""
+    """The error for a trainer by its command line: the machine that it needs, and its set-up, are not known."""
     return UserError(
         what="--spot cannot rent machines for the command of another trainer",
         where=where,
