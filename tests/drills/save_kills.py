@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any
 
-from prime_train.checkpoints import step_folders
+from prime_train.checkpoints import folder_layout, step_folders
 from prime_train.checkpoints.aside import make_way
 from prime_train.checkpoints.layout_table import read_layout
 from prime_train.checkpoints.leftovers import find_leftovers
@@ -176,7 +176,7 @@ class KilledRun:
             self.counts.wrongly_broken += loads and not found.complete
             self.counts.broken += not found.complete
         self.counts.aside += len(make_way(self.places, "rename"))
-        left = step_folders.steps(self.places.checkpoints, self.places.layout)
+        left = folder_layout.steps(self.places.checkpoints, self.places.layout)
         newest = step_folders.find_newest_complete(self.places.checkpoints, self.places.layout)
         # Both trainers look at names alone, so the highest must be whole.
         self.counts.resumed_from_broken += bool(left) and (newest is None or newest.step != max(left))

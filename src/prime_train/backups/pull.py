@@ -22,9 +22,10 @@ from prime_train.backups.manifest import File, Manifest, ObjectPart
 from prime_train.backups.push import unpack
 from prime_train.backups.source import root_names
 from prime_train.backups.store import ObjectError, Store
-from prime_train.checkpoints import step_folders
+from prime_train.checkpoints import folder_layout, step_folders
 from prime_train.checkpoints.aside import set_aside
-from prime_train.checkpoints.step_folders import FolderLayout, StepPlaces
+from prime_train.checkpoints.folder_layout import FolderLayout
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.checkpoints.step_names import read_name
 from prime_train.checkpoints.tracker import has_other_text, read_tracker, write_tracker
 from prime_train.core import outside
@@ -173,7 +174,7 @@ def _require_room(store: Store, found: Manifest, roots: dict[str, Path], staging
     for folder in {roots[root] for root in found.roots}:
         folder.mkdir(parents=True, exist_ok=True)
     first = roots[found.roots[0]]
-    have = sum(step_folders.measure(folder).size_bytes for folder in staging.values())
+    have = sum(folder_layout.measure(folder).size_bytes for folder in staging.values())
     disk = shutil.disk_usage(first)
     needed, free = found.size_bytes - have + _SPARE_BYTES, disk.free
     if found.size_bytes > disk.total:  # no room can be made for it; its manifest may claim any size

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.backups import manifest as manifests
-from prime_train.checkpoints import in_use, layout, step_folders
+from prime_train.checkpoints import folder_layout, in_use, layout, step_folders
 from prime_train.checkpoints.packed import ManifestEntry
 from prime_train.checkpoints.step_folders import STABLE, StepPlaces
 from prime_train.core import outside
@@ -89,11 +89,11 @@ def list_sources(places: StepPlaces) -> list[BackupSource]:
             continue
         folders, is_ready = [], True
         for name, root in names.items():
-            for path in step_folders.steps([root], places.layout).get(checkpoint.step, ()):
+            for path in folder_layout.steps([root], places.layout).get(checkpoint.step, ()):
                 is_ready = is_ready and (root not in extras or (path / STABLE).exists())
                 folders.append((name, path))
         if is_ready:
-            size_bytes = sum(step_folders.measure(path).size_bytes for _, path in folders)
+            size_bytes = sum(folder_layout.measure(path).size_bytes for _, path in folders)
             bases = tuple(names.items()) if places.layout.proofs else ()
             sources.append(BackupSource(checkpoint.step, tuple(folders), size_bytes, checkpoint.pinned, bases))
     return sources

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from prime_train.checkpoints import layout, step_folders
-from prime_train.checkpoints.step_folders import NO_STEP, FolderLayout, StepPlaces
+from prime_train.checkpoints import folder_layout, layout, step_folders
+from prime_train.checkpoints.folder_layout import NO_STEP, FolderLayout
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.checkpoints.tracker import has_other_text, read_tracker, write_tracker
 
 # Below the folder of the checkpoints: another place may be another disk. With a number and without those of a step:
@@ -55,7 +56,7 @@ def make_way(places: StepPlaces, how: How, unreadable: Collection[int] = ()) -> 
         return ()
     if how == "tracker":
         changes = (
-            _name_newest(folder, form, unreadable) for folder in step_folders.list_roots(places.checkpoints, form)
+            _name_newest(folder, form, unreadable) for folder in folder_layout.list_roots(places.checkpoints, form)
         )
         return tuple(change for change in changes if change is not None)
     broken = _list_in_the_way(places, unreadable)
@@ -66,7 +67,7 @@ def _list_in_the_way(places: StepPlaces, unreadable: Collection[int]) -> list[_J
     """Checkpoints without proof that are newer than the newest whole one, newest first."""
     found: list[_JudgedStep] = []
     whole = False
-    saved = step_folders.steps(places.checkpoints, places.layout)
+    saved = folder_layout.steps(places.checkpoints, places.layout)
     unnumbered = saved.pop(NO_STEP, []) if places.layout.step_key else []
     for step in sorted(saved, reverse=True):
         judged = _judge(step, tuple(saved[step]), places.layout, unreadable)
@@ -117,7 +118,7 @@ def _name_newest(folder: Path, form: FolderLayout, unreadable: Collection[int]) 
     # Another text, as "release" of Megatron, is the choice of the user.
     if tracker is None or has_other_text(folder, tracker):
         return None
-    saved = step_folders.steps([folder], replace(form, below=(".",), parts=()))
+    saved = folder_layout.steps([folder], replace(form, below=(".",), parts=()))
     named = read_tracker(folder, tracker)
     judged = {step: _judge(step, tuple(saved[step]), form, unreadable) for step in saved}
     if named in judged and (not judged[named].problem or not judged[named].is_known):
@@ -134,6 +135,6 @@ def _name_newest(folder: Path, form: FolderLayout, unreadable: Collection[int]) 
 
 def measure_aside(places: StepPlaces) -> Mapping[Path, int]:
     """What was set aside and its size in bytes. It stays until the user deletes it."""
-    roots = step_folders.list_roots(places.checkpoints, places.layout)
+    roots = folder_layout.list_roots(places.checkpoints, places.layout)
     entries = (Path(entry.path) for root in roots for entry in layout.list_entries(root / FOLDER))
-    return {path: step_folders.measure(path).size_bytes for path in sorted(entries)}
+    return {path: folder_layout.measure(path).size_bytes for path in sorted(entries)}

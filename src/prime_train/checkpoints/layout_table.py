@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
+from prime_train.checkpoints.folder_layout import FolderLayout
 from prime_train.checkpoints.proofs import PROOF_KINDS, FileProof, ProofKind
-from prime_train.checkpoints.step_folders import FolderLayout
 from prime_train.checkpoints.tracker import StepTracker
 
 _KEYS = frozenset(

@@ -1,6 +1,6 @@
-"""Reads of which step a file is from its path below the folder of another trainer's checkpoints. Pure.
+"""Reads the step of a file from its path below the folder of another trainer's checkpoints. Pure.
 
-A backup keeps such paths whole: the trainer finds its checkpoints by their names, in whichever folders it made them.
+A backup keeps such paths whole, because the trainer finds its checkpoints by the names that it gave to them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from prime_train.checkpoints.folder_layout import FolderLayout
 from prime_train.checkpoints.proofs import show_name
-from prime_train.checkpoints.step_folders import FolderLayout
 from prime_train.core import outside
 
 
@@ -20,11 +20,11 @@ class StepName(NamedTuple):
 
     part: str
     rest: str
-    step: int | None  # None: only the content says it
+    step: int | None  # None: only the content has it
 
 
 def read_name(name: str, form: FolderLayout) -> StepName | None:
-    """Of which step a path is; None for a file of none."""
+    """The part and the step of a path; None for a file that belongs to no step."""
     pieces = name.split("/")
     ends = [len(pieces) - 1] if form.kind == "file" else range(len(pieces) - 1)
     for at in ends:

@@ -10,17 +10,10 @@ from pathlib import Path
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Kind, StoredItem, Wholeness
+from prime_train.checkpoints.folder_layout import MeasuredFolder, measure, steps
 from prime_train.checkpoints.layout import PIN
 from prime_train.checkpoints.needed import find_needed
-from prime_train.checkpoints.step_folders import (
-    STABLE,
-    MeasuredFolder,
-    StepPlaces,
-    is_finished,
-    measure,
-    problem,
-    steps,
-)
+from prime_train.checkpoints.step_folders import STABLE, StepPlaces, is_finished, problem
 
 _GROWING = 4  # so many of the newest steps may still receive rollouts
 _MEASURE_AGAIN_S = 600.0  # a complete folder is measured again after this, even if its markers did not change

@@ -68,7 +68,7 @@ class CommandStart:
 def read_command(argv: Sequence[str], cwd: Path) -> CommandStart:
     """What a command in a folder starts. A shell script among the words is read, and never run.
 
-    Of several trainings in a script none is chosen; a word that only a run of the script decides is not known.
+    A script with several trainings shows none. A word that only a run of the script decides is not known.
     """
     start = read_words(argv)
     if start.script or start.module or not _names_shell(argv):

@@ -24,7 +24,7 @@ class TrainerStarted:
 class Phase:
     """The trainer entered a phase: "setup", "tokenizer", "data", "train", "evaluate", "checkpoint", "export".
 
-    `limit_s`: how long it may take; 0 where only the config says so.
+    `limit_s`: how long it may take; 0 where only the config has a limit.
     """
 
     kind: ClassVar[str] = "phase"

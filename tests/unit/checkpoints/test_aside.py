@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints import step_folders
+from prime_train.checkpoints import folder_layout, step_folders
 from prime_train.checkpoints.aside import FOLDER, How, make_way, measure_aside, set_aside
 from prime_train.checkpoints.step_folders import StepPlaces
 from tests.unit.checkpoints import written_saves as saves
@@ -34,7 +34,7 @@ def test_two_restarts_in_a_row_keep_both_broken_ones(tmp_path: Path) -> None:
         assert make_way(places, "rename") == ()
     assert sorted(path.name for path in measure_aside(places)) == ["checkpoint-20.1", "checkpoint-20.2"]
     assert min(measure_aside(places).values()) > 0
-    assert list(step_folders.steps([tmp_path], places.layout)) == [10]
+    assert list(folder_layout.steps([tmp_path], places.layout)) == [10]
 
 
 def test_a_broken_one_that_is_older_than_a_whole_one_stays(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_last_ckpt_goes_when_it_is_cut_although_its_step_is_not_known(tmp_path: 
     assert (found.step, found.path.name) == (20, "last.ckpt")
     (tmp_path / "last.ckpt").write_bytes(content[:-50])
     assert [change.paths[0].name for change in make_way(places, "rename")] == ["last.ckpt"]
-    assert list(step_folders.steps([tmp_path], places.layout)) == [10]
+    assert list(folder_layout.steps([tmp_path], places.layout)) == [10]
 
 
 def test_a_file_of_another_program_with_a_known_name_stays(tmp_path: Path) -> None:

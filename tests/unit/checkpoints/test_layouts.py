@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints import step_folders
+from prime_train.checkpoints import folder_layout, step_folders
 from prime_train.checkpoints.aside import How, make_way
+from prime_train.checkpoints.folder_layout import FolderLayout, layout_from
 from prime_train.checkpoints.layout_table import read_layout
-from prime_train.checkpoints.step_folders import FolderLayout, StepPlaces, layout_from
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.checkpoints.tracker import read_tracker
 from prime_train.registry.trainers import trainer_profiles
 from tests.unit.checkpoints import written_saves as saves
@@ -60,7 +61,7 @@ def choose_as_trainer(places: StepPlaces) -> int:
     tracker = places.layout.tracker
     named = [] if tracker is None else [read_tracker(root, tracker) for root in places.folders]
     found = [step for step in named if step is not None]
-    return found[0] if found else max(step_folders.steps(places.checkpoints, places.layout))
+    return found[0] if found else max(folder_layout.steps(places.checkpoints, places.layout))
 
 
 def remove_since(folder: Path, before: set[Path]) -> None:

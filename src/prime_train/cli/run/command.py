@@ -139,7 +139,6 @@ def run(
         from prime_train.cli.run.spot import run_spot  # here, because a run on this machine does not need it
 
         queued.refuse_with_spot(slurm=slurm)
-        _refuse_spot_words(command)
         raise typer.Exit(run_spot(command, rented))
     rented.refuse_without_spot()
     start = _parse_resume(resume)
@@ -196,16 +195,6 @@ def _choose_command(
             fix="prime-train run -- torchrun --nproc-per-node 2 train.py; or prime-train run run.toml",
         )
     return Command("", run_name, overrides, tuple(words))
-
-
-def _refuse_spot_words(command: Command) -> None:
-    if command.words:
-        raise UserError(
-            what="--spot and a command after --",
-            where=command.text(),
-            why="a rented machine gets the files beside a config, and a command names none",
-            fix="write run.toml as the same command with --dry-run shows it; then prime-train run run.toml --spot",
-        )
 
 
 def _choose_config() -> str:

@@ -110,6 +110,8 @@ class Planned(NamedTuple):
 
 def run_spot(command: Command, options: SpotOptions) -> ExitCode:
     """Plan the job; print, write or submit it. Returns the exit code of the command."""
+    if command.words:
+        raise _refuse_command("prime-train run --spot -- ...")
     if options.resume != "auto":
         raise UserError(
             what=f"--resume {options.resume} and --spot",
@@ -133,6 +135,8 @@ def run_spot(command: Command, options: SpotOptions) -> ExitCode:
 def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     """The job of a config. Raises UserError for what cannot work; exits with 1 if the config has errors."""
     checked = check_config(command, validate=False, unchecked="")
+    if checked.spec.command is not None:
+        raise _refuse_command(f'{checked.verdict.path}: run.kind = "command"')
     record = find_record(folder, job_name(checked.spec.run.name))  # the checkpoints are in the bucket that it names
     request = job_plan.JobRequest(
         cloud=options.cloud or "auto",
@@ -153,6 +157,16 @@ def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     prices = store.load(store.today())
     job = job_plan.plan_job(run, config, request, prices, shipped_rates())
     return Planned(job, task.to_yaml(task.document(job), _comments(job)), run)
+
+
+def _refuse_command(where: str) -> UserError:
+    """The error for a trainer by its command line: the machine that it needs, and its set-up, are not known."""
+    return UserError(
+        what="--spot cannot rent machines for the command of another trainer",
+        where=where,
+        why="its memory is not known, so no GPU can be chosen, and neither are the packages and files that it needs",
+        fix="name the GPUs, `setup` and `workdir` in a task of SkyPilot whose `run` is prime-train run: docs/spot.md",
+    )
 
 
 def _salt() -> str:

@@ -5,6 +5,7 @@ Its thread starts, signals and deletes nothing. judge.py decides what the end me
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterable
@@ -157,6 +158,14 @@ class CommandObserver(LogObserver):
             self._reported_step = self._step
             known = (self._step, self._loss, self._tokens_per_s)
             self._log.append(Progress(self._attempt, *known, 0, total=self._total))
+            self._write_metrics()
+
+    def _write_metrics(self) -> None:
+        """Add a line to metrics.jsonl, from which the report and W&B have their curves. A full disk costs the line."""
+        values = {"step": self._step, "loss": self._loss, "tokens_per_s": self._tokens_per_s}
+        finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+        with suppress(OSError), self._run_dir.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite) + "\n")
 
     def _report_last_step(self) -> None:
         """Report once that the last step is done: what follows, as a save of the whole model, has no steps."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train import live
+from prime_train.checkpoints.folder_layout import FolderLayout
 from prime_train.checkpoints.proofs import FileProof
-from prime_train.checkpoints.step_folders import FolderLayout
 from prime_train.core import outside
 from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import RunDir, write_atomic

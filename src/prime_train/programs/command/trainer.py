@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from prime_train.checkpoints.folder_layout import FolderLayout
 from prime_train.checkpoints.layout_table import read_layout
-from prime_train.checkpoints.step_folders import FolderLayout, choose_layout
+from prime_train.checkpoints.step_folders import choose_layout
 from prime_train.config.command_start import CommandStart, read_command
 from prime_train.config.foreign.values import Open
 from prime_train.core.errors import UserError

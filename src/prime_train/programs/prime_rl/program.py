@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prime_train.checkpoints import step_folders
+from prime_train.checkpoints import folder_layout, step_folders
 from prime_train.checkpoints.cleanup import READ_AT_ONCE, Keep
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.config.parsed_config import Fault, Reading
@@ -249,7 +249,7 @@ def _find_target(run: RunSpec) -> StepFolder | None:
         return None
     folder = Path(parts.resume.dir).absolute()
     form = run_directory.list_places(run, folder).layout
-    step = step_folders.step_of(folder, form)
+    step = folder_layout.step_of(folder, form)
     if not folder.is_dir():
         return StepFolder(-1 if step is None else step, folder, "there is no such folder")
     if step is None:

@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prime_train.checkpoints import step_folders
+from prime_train.checkpoints.folder_layout import FolderLayout, Marker
 from prime_train.checkpoints.layout import SavedCheckpoint
-from prime_train.checkpoints.step_folders import FolderLayout, Marker, StepPlaces
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MARK_BYTES

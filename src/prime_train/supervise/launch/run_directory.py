@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from prime_train.checkpoints import step_folders
+from prime_train.checkpoints import folder_layout
 from prime_train.checkpoints.layout import SavedCheckpoint, inspect
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
@@ -116,7 +116,7 @@ def set_newer_aside(
     """
     # Renamed and not deleted: the user may have named the wrong step.
     newer = _list_newer(resume, found, run_dir, places.checkpoints[0], hashes=hashes)
-    saved = step_folders.steps(places.checkpoints, places.layout)
+    saved = folder_layout.steps(places.checkpoints, places.layout)
     notes = []
     for path in (path for checkpoint in newer for path in saved.get(checkpoint.step, [])):  # links are left alone
         target = (set_aside if writes else _find_free)(path, (rename(path.name, number) for number in count(1)))

@@ -46,7 +46,10 @@ def test_what_cannot_be_started_is_refused_before_anything_is_written(
 
 
 def test_a_config_and_a_command_are_refused_together(tmp_path: Path) -> None:
-    for arguments in (("quickstart", "--", "sleep", "1"), ("--",), ("--spot", "--", "sleep", "1")):
+    command = '[run]\nname = "a"\nkind = "command"\n[command]\nargv = ["sleep", "1"]\n'
+    (tmp_path / "run.toml").write_text(command)
+    refused = (("quickstart", "--", "sleep", "1"), ("--",), ("--spot", "--", "sleep", "1"), ("run.toml", "--spot"))
+    for arguments in refused:
         done = prime_train("run", *arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert has_four_parts(done.stderr), done.stderr
@@ -85,8 +88,22 @@ def test_a_described_trainer_that_ends_at_once_has_failed(tmp_path: Path) -> Non
     assert "it exited with 0 without a step" in err
 
 
-def test_a_command_that_goes_into_the_background_is_ended(tmp_path: Path) -> None:
-    daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n"
+FORK = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n"
+# Twice, without a parent, a file or the mark of the run in its environment.
+DAEMON = """\
+import os, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+os.closerange(0, 256)
+os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)"], {})
+"""
+
+
+@pytest.mark.parametrize("daemon", [FORK, DAEMON])
+def test_a_command_that_goes_into_the_background_is_ended(tmp_path: Path, daemon: str) -> None:
     (tmp_path / "daemon.py").write_text(daemon)
     supervised = Supervised(tmp_path, "--", sys.executable, "daemon.py")
     try:
@@ -139,12 +156,14 @@ def test_a_trainer_that_prints_only_to_a_terminal_and_closes_it(tmp_path: Path) 
     assert "step 3 loss 1.0" in prime_train("logs", "shy", cwd=tmp_path).stdout
 
 
-def test_two_runs_in_one_folder_of_checkpoints(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["out", "link/../out", "link"])
+def test_two_runs_in_one_folder_of_checkpoints(tmp_path: Path, name: str) -> None:
     (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to("out")
     descriptor = os.open(tmp_path / "out", os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        options = ("--set", 'command.checkpoints.dir="out"', "--run-name", "second")
+        options = ("--set", f'command.checkpoints.dir="{name}"', "--run-name", "second")
         code, err = run(tmp_path, *options, "--", sys.executable, "-c", "pass")
     finally:
         os.close(descriptor)

@@ -7,7 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.checkpoints.step_folders import FolderLayout, Marker, StepPlaces, checkpoints
+from prime_train.checkpoints.folder_layout import FolderLayout, Marker
+from prime_train.checkpoints.step_folders import StepPlaces, checkpoints
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, EventLog, Progress, TrainerFinished, TrainerStopped
