@@ -44,6 +44,7 @@ _COMMANDS = {
     "ckpt": "Checkpoints: list, verify, prune, compress, restore, to-hf, consolidate.",
     "backup": "Copies of checkpoints in a bucket: configure, push, pull, prune, verify, status.",
     "schema": "Config schemas: export and import.",
+    "config": "Show, compare, save and restore configs, also those of runs.",
     "presets": "Configs that ship with the package: list, show, copy.",
     "models": "The registry of tested models and their known issues.",
     "trainers": "Trainers of others: list, show, check a log.",
@@ -51,7 +52,13 @@ _COMMANDS = {
     "prices": "Prices of GPUs: show, import, refresh.",
 }
 
-_ROOMS = {"estimate", "lint", "profile", "run"}  # commands with a package of their own, whose module is `command`
+_ROOMS = {
+    "config",
+    "estimate",
+    "lint",
+    "profile",
+    "run",
+}  # commands with a package of their own, whose module is `command`
 
 # Words that other programs use for what a command here does.
 _OTHER_WORDS = {
