@@ -68,9 +68,9 @@ def read(name: str, number: int | None = None) -> SavedConfig:
     path = folder() / name / f"{wanted}.json"
     try:
         found = outside.read_json(path, RECORD_BYTES, folder())
-        return SavedConfig(
-            name, wanted, float(found["saved_s"]), *(str(found[key]) for key in ("note", "file", "text"))
-        )
+        note, file, text = (str(found[key]) for key in ("note", "file", "text"))
+        # The name becomes the one that `restore` writes, so it may not lead out of a folder.
+        return SavedConfig(name, wanted, float(found["saved_s"]), note, Path(file).name or f"{name}.toml", text)
     except (OSError, ValueError, KeyError, TypeError) as error:
         known = error if isinstance(error, OSError | ValueError) else ValueError("it is no saved config")
         raise outside.as_user_error(

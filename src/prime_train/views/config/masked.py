@@ -7,7 +7,7 @@ from typing import Any
 
 from prime_train.config.differences import flatten_values, plain
 from prime_train.core.redaction import MASK, is_secret_name, mask_assigned, redact
-from prime_train.toml.document import Document, key_path
+from prime_train.toml.document import Document, dotted, key_path
 
 _COUNTED = ("token", "key")  # a number there is a count, such as model.experts_per_token
 
@@ -26,7 +26,7 @@ def mask(key: str, value: Any, hidden: Iterable[str]) -> Any:
     if is_secret_key(key) and not is_count and not isinstance(value, bool | None) and value != {}:
         return MASK
     if isinstance(value, Mapping):
-        return {name: mask(str(name), below, hidden) for name, below in value.items()}
+        return {name: mask(dotted((str(name),)), below, hidden) for name, below in value.items()}
     if isinstance(value, list | tuple):
         return [mask("", below, hidden) for below in value]
     return redact(value, hidden) if isinstance(value, str) else value
