@@ -46,6 +46,7 @@ _COMMANDS = {
     "ckpt": "Checkpoints: list, verify, prune, compress, restore, to-hf, consolidate.",
     "backup": "Copies of checkpoints in a bucket: configure, push, pull, prune, verify, status.",
     "schema": "Config schemas: export and import.",
+    "config": "Show, compare, save and restore configs, also those of runs.",
     "presets": "Configs that ship with the package: list, show, copy.",
     "models": "The registry of tested models and their known issues.",
     "trainers": "Trainers of others: list, show, check a log.",
@@ -54,7 +55,7 @@ _COMMANDS = {
 }
 
 # Commands with a package of their own, whose module is `command`.
-_ROOMS = {"estimate", "init", "lint", "profile", "run", "runs"}
+_ROOMS = {"config", "estimate", "init", "lint", "profile", "run", "runs"}
 _BESIDE = {"compare": "runs.compare"}  # a second command in such a package
 
 # Words that other programs use for what a command here does.

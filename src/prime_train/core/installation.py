@@ -49,6 +49,12 @@ def config_path(*names: str) -> str:
     return os.path.join(os.path.abspath(folder), "prime-train", *names)
 
 
+def data_path(*names: str) -> str:
+    """A path below $XDG_DATA_HOME/prime_train, else below ~/.local/share/prime_train."""
+    folder = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return os.path.join(os.path.abspath(folder), "prime_train", *names)
+
+
 _NAME = "prime-train"
 
 

@@ -105,6 +105,17 @@ def own_mark() -> str:
     return f"{own_identity()} {socket.gethostname()}\n"
 
 
+def own_user() -> str:
+    """USER@HOST of this process. The user is that of the system, and not of the environment."""
+    import pwd  # here, because most commands name no user
+
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container without a table of users
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
 def parse_holder(text: str) -> Holder:
     """The process that a mark names. Raises ValueError for any text that `own_mark` cannot write."""
     identity, host = text.split()

@@ -249,6 +249,18 @@ def own_secrets(names: Iterable[str | None] = (), environment: Mapping[str, str]
     return secrets({**environment, **read}, (*names, *read))
 
 
+def mask_assigned(text: str) -> str:
+    """`text` with the values masked that stand behind the name of a secret at the beginning of a line."""
+
+    def mask(match: re.Match[str]) -> str:
+        if not is_secret_name(match[1]) or match[2].startswith("$"):  # the name of a variable is no secret
+            return match[0]
+        start, end = match.span(2)
+        return match[0][: start - match.start()] + MASK + match[0][end - match.start() :]
+
+    return re.sub(_ASSIGNED, mask, text)
+
+
 def _in_files(environment: Mapping[str, str]) -> Iterator[str]:
     for path in sorted(set(_paths(environment))):
         text = ""

@@ -54,6 +54,10 @@ class RunDir:
     policy = _Below("policy")  # the config.json with which vLLM starts before the trainer has weights for it
     handover = _Below("handover")  # the weights on their way from the trainer to vLLM, if they are not in shared memory
 
+    def earlier_config(self, number: int) -> Path:
+        """A text that config.toml had before another one replaced it, by its number from 1."""
+        return self.path / f"config.{number}.toml"
+
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step_{step}"
 

@@ -15,6 +15,8 @@ class RunOpened:
     pid: int
     max_steps: int
     version: str
+    config: int = 0  # the number of the text that its attempts have, from 1; 0 = not known
+    by: str = ""  # USER@HOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,28 @@ from prime_train.spec.answers import program_name
 
 if TYPE_CHECKING:
     from prime_train.supervise.launch.program import Program
+    from prime_train.supervise.launch.run_directory import ChangedValue
 
 
 def program_of(run: RunSpec) -> Program:
     """The program that trains or serves a run."""
     program: Program = import_module(f"{__name__}.{program_name(run)}").PROGRAM
     return program
+
+
+def list_refused(before: RunSpec, after: RunSpec) -> tuple[ChangedValue, ...]:
+    """The changes that a resume with checkpoints would refuse. Without a run of a program on both sides there are none.
+
+    A change of the program itself is the one that counts.
+    """
+    from prime_train.supervise.launch.run_directory import ChangedValue
+
+    if {before.format, after.format} - {"run.toml", "prime-rl"}:
+        return ()
+    name, other = program_name(before), program_name(after)
+    if name != other:
+        return (ChangedValue("format", name, other, "the checkpoints are those of another program"),)
+    return tuple(program_of(before).fixed_changes(before, after))
 
 
 def recorded(run_dir: RunDir, *, strict: bool = True) -> tuple[Program, RunSpec]:

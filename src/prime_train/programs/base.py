@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -31,6 +31,7 @@ from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import gpu_order, python
 from prime_train.supervise.launch.program import Host, Launch, Needs, Observer, Program, ProgramConfig, Role
 from prime_train.supervise.launch.run_directory import (
+    ChangedValue,
     Opened,
     Resume,
     finish_opening,
@@ -77,6 +78,9 @@ class BaseProgram:
     def plan_lines(self, run: RunSpec, resume_step: int) -> Sequence[tuple[str, str]]:
         return ()
 
+    def fixed_changes(self, before: RunSpec, after: RunSpec) -> Iterable[ChangedValue]:
+        return ()
+
     def aside(self, run: RunSpec) -> Literal["rename", "tracker", "none"]:
         return "none"
 
@@ -121,6 +125,9 @@ class RunTomlProgram(BaseProgram, ABC):
         """The run with the name in its file: --run-name is already written into the text."""
         run = config.run
         return run, RunDir((Path(run.run.dir).expanduser() / run.run.name).resolve())
+
+    def fixed_changes(self, before: RunSpec, after: RunSpec) -> Iterable[ChangedValue]:
+        return list_changes(before, after)
 
     def write_dir(self, run: RunSpec, run_dir: RunDir) -> Path:
         return run_dir.path

@@ -35,6 +35,7 @@ COMMANDS = (
     ),
     *("ckpt list", "ckpt verify"),
     *("backup push", "backup pull", "backup prune", "backup verify", "backup status", "backup configure"),
+    *("config show", "config diff", "config save", "config list", "config history", "config restore"),
     *("schema export", "presets list", "presets show", "presets copy", "models list", "models show"),
     *("trainers list", "trainers show", "trainers check"),
     *("init", "prices show", "prices import", "prices refresh"),

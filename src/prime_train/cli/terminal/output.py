@@ -28,6 +28,21 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str], nothing: s
 
 
 @contextmanager
+def show_count(total: int, label: str) -> Iterator[Callable[[int], None]]:
+    """Yields a function that takes the number of further items that are done."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda done: bar.update(task, advance=done)
+
+
+@contextmanager
 def show_bytes(size_bytes: int, label: str) -> Iterator[Callable[[int], None]]:
     """Yields a function that takes the number of processed bytes. `size_bytes`: the total; 0 where it is not known."""
     if not sys.stderr.isatty():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.launch.program import Host, Launch, Needs, ProgramConfig, Role
-from prime_train.supervise.launch.run_directory import Opened, Resume
+from prime_train.supervise.launch.run_directory import ChangedValue, Opened, Resume
 
 # Faults that the copy of the config repairs: no name, no checkpoints, cleaning, a folder of the run's earlier start.
 _CURED = ("RUN004", "RES001", "RES002", "RES005", "RES008", "CKP003", "CKP004", "CKP005")
@@ -116,6 +117,9 @@ class PrimeRlProgram(BaseProgram):
 
     def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
         return run_directory.open_run(text, run, run_dir, resume)
+
+    def fixed_changes(self, before: RunSpec, after: RunSpec) -> Iterator[ChangedValue]:
+        return run_directory.list_changes(before, after)
 
     def configured(
         self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False

@@ -137,7 +137,7 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "
     folder, found = find_folder(run), list_checkpoints(run)
     is_first = not earlier.state.attempts
     if earlier.run is not None and found:
-        refuse_changes(list(_list_changes(earlier.run, run)), run_dir)
+        refuse_changes(list(list_changes(earlier.run, run)), run_dir)
     if is_first:
         _refuse_foreign(run, found)
         resume = _read_resume(run, resume)
@@ -176,7 +176,7 @@ def _read_resume(run: RunSpec, resume: Resume) -> Resume:
     return config.step
 
 
-def _list_changes(before: RunSpec, after: RunSpec) -> Iterator[ChangedValue]:
+def list_changes(before: RunSpec, after: RunSpec) -> Iterator[ChangedValue]:
     """The place of the checkpoints may not change. prime-rl itself judges all other changes when it loads them."""
     for name, why in _FIXED:
         old, new = getattr(prime_rl_of(before).launch, name, None), getattr(prime_rl_of(after).launch, name, None)

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 
 from prime_train import __version__, events
 from prime_train.core.errors import UNWRITABLE, ExitCode
-from prime_train.core.process_id import Identity, own_identity
+from prime_train.core.process_id import Identity, own_identity, own_user
 from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
@@ -25,6 +25,7 @@ from prime_train.supervise.core.journal import Journal, Show
 from prime_train.supervise.core.policy import Policy, build_policy, decide
 from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.run_directory import number_config
 from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, signals_into
@@ -123,7 +124,8 @@ class _Supervision:
         if stuck:
             raise leftover_processes_error(stuck, self._run_dir)
         self._attempts.end_stale()
-        self._journal.append(events.RunOpened(self._run.run.name, os.getpid(), self._run.run.max_steps, __version__))
+        run, config = self._run.run, number_config(self._run_dir)
+        self._journal.append(events.RunOpened(run.name, os.getpid(), run.max_steps, __version__, config, own_user()))
         damage = self._journal.describe_damage()
         if damage and damage != self.state.damage:
             self._journal.append(events.EventsDamaged(damage))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import NotKnown, RunFolder
     from prime_train.spec import RunSpec
     from prime_train.supervise.core.state import State
-    from prime_train.supervise.launch.run_directory import Opened, Resume
+    from prime_train.supervise.launch.run_directory import ChangedValue, Opened, Resume
 
 SHIM = Path(__file__).with_name("shim.py")
 TERMINAL = Path(__file__).with_name("terminal.py")  # starts a program on a terminal of its own
@@ -202,6 +202,9 @@ class Program(Protocol):
     @property
     def stops_after_save(self) -> bool:
         """It saves nothing on request, so the signal waits for its next checkpoint, for the grace at most."""
+
+    def fixed_changes(self, before: RunSpec, after: RunSpec) -> Iterable[ChangedValue]:
+        """The changes that `open_run` refuses where there are checkpoints."""
 
     def aside(self, run: RunSpec) -> Literal["rename", "tracker", "none"]:
         """What is done with broken checkpoints that it would load, before an attempt (checkpoints/aside.py)."""

@@ -199,9 +199,13 @@ def _replace_config(text: str, run_dir: RunDir) -> None:
         return
     if earlier is not None:
         # An attempt can be explained only by the config that it had, so no text is lost.
-        kept = (run_dir.path / f"config.{number}.toml" for number in count(1))
-        write_atomic(next(path for path in kept if not path.exists()), earlier)
+        write_atomic(run_dir.earlier_config(number_config(run_dir)), earlier)
     write_atomic(run_dir.config, text)
+
+
+def number_config(run_dir: RunDir) -> int:
+    """The number of the text in config.toml, from 1: each earlier text is kept under its own number."""
+    return next(number for number in count(1) if not os.path.lexists(run_dir.earlier_config(number)))
 
 
 def apply_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) -> RunSpec:
