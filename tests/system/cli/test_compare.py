@@ -54,6 +54,8 @@ def test_hours_and_a_run_of_another_folder(folder: Path) -> None:
     document = json.loads(done.stdout)
     assert document["panels"][0]["lines"][0]["x"][-1] == pytest.approx(1.0), "a hundred steps of 36 s"
     assert "it has no resolved.json" in document["runs"][1]["notes"]
+    beside = json.loads(prime_train("compare", "one", "elsewhere/bare", "--x", "tokens", "--json", cwd=folder).stdout)
+    assert "not drawn: its tokens are not known" in beside["runs"][0]["notes"]
 
 
 def test_the_csv_has_every_point(folder: Path) -> None:

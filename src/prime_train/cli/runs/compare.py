@@ -104,7 +104,8 @@ def _show(compared: comparison.Comparison) -> None:
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     paint = painter(sys.stdout) if color_wanted(sys.stdout) and encoding.startswith("utf") else None
     if compared.panels:
-        typer.echo(comparison.plots(compared, min(columns or _COLUMNS, _WIDEST), paint) + "\n")
+        plots = comparison.plots(compared, min(columns or _COLUMNS, _WIDEST), paint)
+        typer.echo(fit_terminal(plots, sys.stdout) + "\n")
     legend = "\n".join(f"{sign}  {text}" for sign, text in comparison.legend(compared, paint))
     typer.echo(fit_terminal(legend, sys.stdout))
     for rows, header in (comparison.key_rows(compared), comparison.result_rows(compared)):

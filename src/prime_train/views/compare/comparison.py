@@ -112,7 +112,7 @@ def document(compared: Comparison) -> dict[str, Any]:
                 "state": run.row.state,
                 "last_step": run.curves.last_step,
                 "wandb": run.row.wandb,
-                "notes": list(_notes(run)),
+                "notes": list(_notes(compared, run)),
             }
             for run in compared.runs
         ],
@@ -148,8 +148,11 @@ def _labels(compared: Comparison) -> list[str]:
     return [run.label for run in compared.runs]
 
 
-def _notes(run: Compared) -> Iterator[str]:
+def _notes(compared: Comparison, run: Compared) -> Iterator[str]:
     yield from (note for note in (run.row.reason, *run.curves.notes) if note)
+    is_drawn = any(line.name == run.label for panel in compared.panels for line in panel.lines)
+    if run.curves.by_metric and not is_drawn:
+        yield f"not drawn: its {compared.axes.x} are not known"
 
 
 def as_csv(compared: Comparison) -> str:
@@ -212,7 +215,7 @@ def legend(compared: Comparison, paint: Paint | None) -> list[tuple[str, str]]:
     for number, run in enumerate(compared.runs):
         sign = paint("━━", STYLES[number % len(STYLES)]) if paint else LETTERS[number]
         total = f" of {run.row.max_steps:,}" if run.row.max_steps else ""
-        parts = (f"{run.row.state}, step {run.row.step or 0:,}{total}", *_notes(run), run.row.wandb or "")
+        parts = (f"{run.row.state}, step {run.row.step or 0:,}{total}", *_notes(compared, run), run.row.wandb or "")
         found.append((sign, sanitize(f"{run.label}: {'; '.join(part for part in parts if part)}")))
     return found
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from prime_train.core.outside import LINE_BYTES, LOG_BYTES, open_regular, parse_json
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import counted, format_bytes
-from prime_train.events import CheckpointStarted, Evaluated, Follower, LaunchAsked, Phase, Progress, Sampled
+from prime_train.events import CheckpointStarted, Evaluated, Follower, Phase, Progress, Sampled
 from prime_train.events.bounds import MOST_STEPS, MOST_VALUE
 
 MOST_BINS = 4096  # more points than a picture has columns
@@ -120,7 +120,7 @@ class Bins:
         self.bins = joined
 
     def drop_after(self, step: int) -> None:
-        """Forget the steps that an attempt which resumes from `step` repeats."""
+        """Forget the steps after `step`, which an attempt repeats."""
         self.bins = {place: found for place, found in self.bins.items() if place * self.width <= step}
 
     def curve(self, metric: int) -> Curve:
@@ -216,25 +216,28 @@ def _number(value: Any) -> float:
 def _add_events(run_dir: RunDir, steps: Bins, held_out: Bins, left: _Left) -> None:
     """Add the evaluations, and the progress where no line of metrics.jsonl has a step."""
     has_steps = bool(steps.bins)
-    before: tuple[int, float] | None = None  # attempt and time of the progress before
+    attempt, before_s = 0, 0.0  # the newest attempt, and the time of its progress before
     for record in Follower(run_dir.events, brief=_BRIEF if has_steps else ()).stream():
-        match record.event:
-            case LaunchAsked(resume_step=resume_step):
-                held_out.drop_after(resume_step)
-                if not has_steps:
-                    steps.drop_after(resume_step)
-            case Evaluated(step=step, loss=loss):
-                held_out.add(step, math.nan, 0.0, (_number(loss),))
-                left.not_finite += not math.isfinite(loss)
-            case Progress(attempt=attempt) as event if not has_steps:
-                # What an attempt took before its first report is load and set-up, as far as anyone knows.
-                seconds = max(0.0, record.time_s - before[1]) if before and before[0] == attempt else 0.0
-                before = attempt, record.time_s
-                values = [_number(getattr(event, name)) for name in _OF_A_STEP]
-                left.not_finite += sum(getattr(event, name) is not None for name in _OF_A_STEP) - sum(
-                    value == value for value in values
-                )
-                steps.add(event.step, event.tokens_seen or math.nan, seconds, values)
+        event = record.event
+        if not isinstance(event, Evaluated | Progress):
+            continue
+        is_first = event.attempt > attempt
+        if is_first:
+            # Where a trainer that finds its checkpoint itself goes on, only its first report shows.
+            attempt = event.attempt
+            held_out.drop_after(event.step - 1)
+            if not has_steps:
+                steps.drop_after(event.step - 1)
+        if isinstance(event, Evaluated):
+            held_out.add(event.step, math.nan, 0.0, (_number(event.loss),))
+            left.not_finite += not math.isfinite(event.loss)
+        elif not has_steps:
+            # The time before the first report is load and set-up, as far as anyone knows.
+            seconds = 0.0 if is_first or not before_s else max(0.0, record.time_s - before_s)
+            before_s = record.time_s
+            reported = [getattr(event, name) for name in _OF_A_STEP]
+            left.not_finite += sum(value is not None and not math.isfinite(value) for value in reported)
+            steps.add(event.step, event.tokens_seen or math.nan, seconds, [_number(value) for value in reported])
 
 
 def _at_times(held_out: Curve, times: Curve) -> Curve:

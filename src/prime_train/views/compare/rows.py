@@ -192,7 +192,8 @@ def _model(config: Config) -> str | None:
     model = config.get("model")
     if named or not isinstance(model, dict) or config.get("command") or config.get("prime_rl"):
         return named
-    return f"{model.get('layers')} x {model.get('hidden_size')}"
+    layers, width = model.get("layers"), model.get("hidden_size")
+    return f"{layers} x {width}" if layers and width else None
 
 
 def _text(config: Config, key: str) -> str | None:

@@ -37,7 +37,9 @@ def worked_hours(state: State, now_s: float | None) -> float | None:
         # A supervisor that was killed wrote no end, so the last step is the last that is known of its attempt.
         is_last = attempt is state.attempts[-1]
         ended_s = attempt.ended_s or ((now_s or state.progress_s) if is_last else None)
-        if attempt.launched_s is None or ended_s is None:
+        # The end of an attempt that a later supervisor found dead is not known.
+        is_found_dead = attempt.ended_s is not None and attempt.returncode is None
+        if attempt.launched_s is None or ended_s is None or is_found_dead:
             return None
         hours += max(0.0, ended_s - attempt.launched_s) / 3600
     return hours

@@ -98,6 +98,17 @@ def test_the_steps_of_another_trainer_come_from_its_events(tmp_path: Path) -> No
     assert [point.tokens for point in found.by_metric["held_out"]] == [102_400, 204_800]
 
 
+def test_a_trainer_that_resumes_by_itself_loses_no_step(tmp_path: Path) -> None:
+    """Its second attempt was launched from step 0, as far as the supervisor knows, and went on at step 21."""
+    run_dir = RunDir(tmp_path / "one")
+    events: tuple[Event, ...] = (
+        LaunchAsked(1, 0), Progress(1, 10, 3.0, None, 0), Progress(1, 20, 2.0, None, 0), Progress(1, 30, 1.9, None, 0),
+        LaunchAsked(2, 0), Progress(2, 21, 1.0, None, 0),
+    )  # fmt: skip
+    write_events(run_dir, [Record(BEGAN_S + place, "supervisor", place, event) for place, event in enumerate(events)])
+    assert values(read_curves(run_dir).by_metric["loss"]) == {10: 3.0, 20: 2.0, 21: 1.0}
+
+
 def test_steps_that_no_later_attempt_reaches_are_dropped_with_their_checkpoint(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "one")
     events: tuple[Event, ...] = (
