@@ -1,6 +1,6 @@
-"""The presets: the user's own in a folder of XDG, and those that ship with the package. Writes nothing.
+"""The presets: the user's own in an XDG folder, and those that ship with the package. Writes nothing.
 
-A preset of the user stands before a shipped one of its name, which is then reached as `shipped:NAME`.
+A user's preset stands before a shipped one with its name, which is then reached as `shipped:NAME`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from prime_train.registry import gpus
 SHIPPED = "shipped:"
 _SUFFIX = ".toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
-_MOST_FILES = 1000  # more are no folder of presets
+_MOST_FILES = 1000  # more are no presets
 
 
 class Preset(NamedTuple):
@@ -47,7 +47,7 @@ def list_presets() -> dict[str, Preset]:
 
 
 def find_preset(name: str) -> Preset | None:
-    """The preset of a name; `shipped:NAME` is always a shipped one."""
+    """The preset with a name; `shipped:NAME` is always a shipped one."""
     if name.startswith(SHIPPED):
         path = gpus.presets().get(name.removeprefix(SHIPPED))
         return None if path is None else Preset(name, path)
@@ -55,7 +55,7 @@ def find_preset(name: str) -> Preset | None:
 
 
 def read_preset(preset: Preset) -> str:
-    """The text of a preset. Raises UserError for a file of the user's that is none: a link, too large, no UTF-8."""
+    """The text. Raises UserError for a user's file that is no preset: a link, too large, no UTF-8."""
     within = users_folder() if preset.is_users else None
     try:
         return outside.read_text(preset.path, CONFIG_BYTES, within)
@@ -73,7 +73,7 @@ def _unusable(preset: Preset, what: str, why: str) -> UserError:
 
 
 def _users() -> Iterator[tuple[str, Path]]:
-    """The names and paths of the user's presets. What may not be listed, or has no plain name, is no preset."""
+    """Names and paths in the user's folder. What may not be listed, or has no plain name, is no preset."""
     try:
         with os.scandir(users_folder()) as entries:
             names = sorted(entry.name for entry in islice(entries, _MOST_FILES) if entry.name.endswith(_SUFFIX))

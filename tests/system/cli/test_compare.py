@@ -40,7 +40,7 @@ def test_the_text_has_curves_keys_and_noise(folder: Path) -> None:
     assert "+2, more than the noise of" in against
 
 
-def test_one_seed_of_each_says_nothing_about_the_noise(folder: Path) -> None:
+def test_with_one_seed_of_each_the_noise_is_not_known(folder: Path) -> None:
     done = prime_train("compare", "one", "three", "--json", cwd=folder)
     document = json.loads(done.stdout)
     assert {one["verdict"] for one in document["noise"]} == {"not known"}

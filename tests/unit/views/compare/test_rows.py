@@ -107,7 +107,7 @@ def test_links_in_a_run_are_not_followed(tmp_path: Path) -> None:
     assert "symbolic link" in row.reason
 
 
-def test_a_run_that_nobody_opened_has_not_started(tmp_path: Path) -> None:
+def test_a_run_without_a_supervisor_has_not_started(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "resolved.json").write_text("{}")
     assert [row.state for row in read_rows(tmp_path, NOW_S)] == ["not started"]
@@ -177,7 +177,7 @@ def test_a_cost_that_is_not_known_is_not_guessed(tmp_path: Path, device: str, at
     assert row_of(write_gpu_run(tmp_path, device, attempt)).usd is None
 
 
-def test_an_attempt_whose_end_nobody_saw_makes_the_cost_unknown(tmp_path: Path) -> None:
+def test_an_attempt_with_an_unseen_end_makes_the_cost_unknown(tmp_path: Path) -> None:
     """A later supervisor finds it dead, perhaps days later, while its machine was long gone."""
     run_dir = write_gpu_run(tmp_path, "NVIDIA H100 80GB HBM3", returncode=None)
     assert row_of(run_dir).usd is None
