@@ -57,17 +57,20 @@ def main() -> None:
             write_run(RunDir(folder / "runs" / f"run{number:04d}"), number, given.steps)
         for number in range(2):
             write_run(RunDir(folder / "long" / "runs" / f"long{number}"), number, given.lines, progress=1000)
-        rows = []
+        # What a process and the reading of one run cost on the same machine, at the same time.
+        rows = measure("status of one of them", RunDir(folder / "runs" / "run0000"), ("status",))
         for command in (("runs",), ("runs", "--json"), ("runs", "--where", "optim.lr>5e-4", "--sort=best")):
             listed = RunDir(folder / "below" / "runs")  # a command gets the name of the folder, beside which it runs
             rows += measure(f"{given.runs} runs: {' '.join(command)}", listed, command, asked=1.0)
         compared = RunDir(folder / "long" / "runs" / "long1")
-        rows += measure(f"compare of 2 runs of {given.lines:,} steps", compared, ("compare", "long0"))
+        rows += measure(f"compare of 2 runs of {given.lines:,} steps", compared, ("compare", "long0"), n=1)
         record.write("runs", rows)
 
 
-def measure(what: str, run_dir: RunDir, command: tuple[str, ...], **extra: float) -> list[dict[str, object]]:
-    measured = [run_command(run_dir, SOURCE, command) for _ in range(REPEATS)]
+def measure(
+    what: str, run_dir: RunDir, command: tuple[str, ...], n: int = REPEATS, **extra: float
+) -> list[dict[str, object]]:
+    measured = [run_command(run_dir, SOURCE, command) for _ in range(n)]
     cpu_s, peak_mib = zip(*measured, strict=True)
     return [
         record.emit(f"{what}: CPU", cpu_s, **extra),
@@ -88,7 +91,7 @@ def write_run(run_dir: RunDir, number: int, steps: int, progress: int = 200) -> 
     )
     run_dir.resolved.write_text(to_json(absolute(spec, run_dir)))
     done = [max(1, steps * part // progress) for part in range(1, progress + 1)]
-    trained: list[Event] = [TrainerStarted(1, GONE, 0, 1, "cpu", "fp32", 1000, 4096, 0)]
+    trained: list[Event] = [TrainerStarted(1, GONE, 0, 8, "NVIDIA H100 80GB HBM3", "bf16", 1000, 4096, 0)]
     trained += [Progress(1, step, 2.5 + 1 / step, 1e5, step * 8192) for step in done]
     begun: list[Event] = [RunOpened(name, GONE, steps, "0"), LaunchAsked(1, 0), ChildStarted(1, "trainer", GONE, 1, "")]
     ended: list[Event] = [AttemptEnded(1, 0, "finished", "", "", "", "", "", 0), RunClosed("finished", 0, "")]

@@ -240,10 +240,13 @@ def _preset(config: str) -> str | None:
     """The file of a preset; None if there is none, or a file of that name exists."""
     if os.sep in config or os.path.lexists(config):
         return None
-    from prime_train.registry import gpus  # here, because most configs are paths
+    from prime_train.config.presets import find_preset, read_preset  # here, because most configs are paths
 
-    path = gpus.presets().get(config)
-    return None if path is None else str(path).removeprefix(f"{Path.cwd()}/")
+    found = find_preset(config)
+    if found is None:
+        return None
+    read_preset(found)  # raises for a file of the user's that may not be read: a link, a pipe
+    return str(found.path).removeprefix(f"{Path.cwd()}/")
 
 
 def _read_bytes(path: str, config: str) -> bytes:
@@ -283,9 +286,9 @@ def _decode(content: bytes, shown: str) -> str:
 
 
 def _missing(config: str) -> UserError:
-    from prime_train.registry import gpus
+    from prime_train.config.presets import list_presets
 
-    known = gpus.presets()
+    known = list_presets()
     beside = _nearest_beside(config)
     if beside is not None:
         why = "a file of a similar name is beside it"

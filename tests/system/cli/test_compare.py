@@ -40,7 +40,7 @@ def test_the_text_has_curves_keys_and_noise(folder: Path) -> None:
     assert "+2, more than the noise of" in against
 
 
-def test_one_seed_of_each_says_nothing_about_the_noise(folder: Path) -> None:
+def test_with_one_seed_of_each_the_noise_is_not_known(folder: Path) -> None:
     done = prime_train("compare", "one", "three", "--json", cwd=folder)
     document = json.loads(done.stdout)
     assert {one["verdict"] for one in document["noise"]} == {"not known"}
@@ -54,6 +54,8 @@ def test_hours_and_a_run_of_another_folder(folder: Path) -> None:
     document = json.loads(done.stdout)
     assert document["panels"][0]["lines"][0]["x"][-1] == pytest.approx(1.0), "a hundred steps of 36 s"
     assert "it has no resolved.json" in document["runs"][1]["notes"]
+    beside = json.loads(prime_train("compare", "one", "elsewhere/bare", "--x", "tokens", "--json", cwd=folder).stdout)
+    assert "not drawn: its tokens are not known" in beside["runs"][0]["notes"]
 
 
 def test_the_csv_has_every_point(folder: Path) -> None:

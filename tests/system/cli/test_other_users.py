@@ -62,7 +62,13 @@ def _has_four_parts(text: str) -> bool:
 def test_a_run_of_another_user_is_named(folder: Path) -> None:
     run_dir = _write(folder)
     run_dir.path.chmod(0o000)
-    for command in (["report", "nano"], ["logs", "nano"], ["ckpt", "list", "nano"], ["status", "nano"]):
+    for command in (
+        ["report", "nano"],
+        ["logs", "nano"],
+        ["ckpt", "list", "nano"],
+        ["status", "nano"],
+        ["compare", "nano"],
+    ):
         ended = _run_as_another(*command, cwd=folder)
         assert "bug in prime-train" not in ended.stderr, ended.stderr
         assert ended.returncode in (2, 4), (command, ended.stderr)

@@ -41,3 +41,38 @@ def test_run_takes_the_run_toml_of_its_folder(tmp_path: Path) -> None:
     done = prime_train("run", "--dry-run", "--no-validate", cwd=tmp_path)
     assert done.stdout.startswith("mine: the plan")
     assert "config: run.toml" in done.stderr
+
+
+def test_the_users_presets_are_marked_and_a_bad_one_is_a_row(tmp_path: Path) -> None:
+    folder = tmp_path / "xdg" / "prime-train" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text('# GPUs: rtx-4090\n# Mine \x9b2J. It is small.\n\n[run]\nname = "mine"\n')
+    (folder / "broken.toml").write_text("[run\n")
+    (folder / "quickstart.toml").symlink_to("/dev/zero")
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+    done = prime_train("presets", "list", "--json", cwd=tmp_path, **environment)
+    listed = {one["name"]: one for one in json.loads(done.stdout)["presets"]}
+    assert [name for name, one in listed.items() if one["origin"] == "user"] == ["broken", "mine", "quickstart"]
+    assert (listed["mine"]["gpus"], listed["mine"]["fault"], listed["mine"]["shadows"]) == ("rtx-4090", None, False)
+    assert "\x9b" not in listed["mine"]["summary"]
+    assert listed["broken"]["fault"].startswith("cannot be used: it is no TOML")
+    assert (listed["quickstart"]["fault"], listed["quickstart"]["shadows"]) == (
+        "cannot be used: it is a symbolic link",
+        True,
+    )
+    assert listed["shipped:quickstart"]["origin"] == "shipped"
+    shown = prime_train("presets", "show", "shipped:quickstart", cwd=tmp_path, **environment)
+    assert shown.stdout == presets()["quickstart"].read_text()
+    refused = prime_train("presets", "copy", "quickstart", cwd=tmp_path, **environment)
+    assert (refused.returncode, (tmp_path / "run.toml").exists()) == (2, False)
+    assert "shipped:quickstart" in refused.stderr
+
+
+def test_the_shell_completes_the_users_presets(tmp_path: Path) -> None:
+    folder = tmp_path / "xdg" / "prime-train" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "my-own.toml").write_text("")
+    words = {"_PRIME_TRAIN_COMPLETE": "complete_bash", "XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+    for line in ("prime-train presets show my", "prime-train estimate my", "prime-train run my"):
+        asked = words | {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+        assert prime_train(cwd=tmp_path, **asked).stdout.split() == ["my-own"], line

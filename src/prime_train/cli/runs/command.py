@@ -29,7 +29,7 @@ def runs(
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", metavar="CONDITION", help="Only runs that fulfil it; more than one: all of them."),
+        typer.Option("--where", metavar="CONDITION", help="Only runs that fulfil it; several: all hold."),
     ] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Show every changed key with its values.")] = False,
     as_json: AsJson = False,
@@ -38,11 +38,11 @@ def runs(
 ) -> None:
     """All runs of a folder: what was changed, how far they came, what they reached.
 
-    CHANGED has the keys that differ from the run of the same kind before. BEST and LAST are rewards where a run has
-    any, else training losses; <= or >= says that only the end of a long run was read, so its best is at least as good.
-    COST is an interval over the prices of the run's GPUs.
+    CHANGED has the keys that differ from the run before with the same kind. BEST and LAST are rewards where a run has
+    any, else training losses; <= or >= marks a long run whose end alone was read, so its best is at least as good.
+    COST is an interval over the prices for its GPUs.
 
-    A condition is a column or a key of the config, one of = != < <= > >=, and a value.
+    A condition is a column or a key in the config, a sign = != < <= > >=, and a value.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`prime-train compare`: the curves of several runs, the keys that differ, and the noise between seeds."""
+"""`prime-train compare`: curves, the keys that differ, and the noise between seeds."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from prime_train.views.compare import comparison, picture
 from prime_train.views.compare.panels import Axes
 from prime_train.views.run.runs import find
 
-_COLUMNS = 80  # of a file or a pipe
+_COLUMNS = 80  # for a file or a pipe
 _WIDEST = 160
 _NUMBERS = {2, 3}
 
@@ -53,12 +53,12 @@ def compare(
 ) -> None:
     """Curves of several runs, and the keys that differ.
 
-    Loss, reward, tokens/s and held-out loss, of each step as it was made last. Hours are those of the steps: pauses and
+    Loss, reward, tokens/s and held-out loss, each step as it was made last. Hours add up the steps: pauses and
     steps that were repeated are left out.
 
     Runs that differ in run.seed alone are repeats: their mean is drawn with their spread. Whether two groups differ by
-    more than the noise is known with two seeds of each: by a t-test, in one of twenty cases wrong. The value of a run
-    is the mean of the last tenth of the steps that every run has made.
+    more than the noise is known with two seeds for each: by a t-test, wrong in one case out of twenty. The value for a
+    run is the mean over the last tenth up to the last common step.
 
     Examples:
 
@@ -99,12 +99,13 @@ def _find_all(names: list[str]) -> list[RunDir]:
     return found
 
 
-def _show(compared: comparison.Comparison) -> None:
+def _show(compared: comparison.ComparedRuns) -> None:
     columns = terminal_columns(sys.stdout)
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     paint = painter(sys.stdout) if color_wanted(sys.stdout) and encoding.startswith("utf") else None
     if compared.panels:
-        typer.echo(comparison.plots(compared, min(columns or _COLUMNS, _WIDEST), paint) + "\n")
+        plots = comparison.plots(compared, min(columns or _COLUMNS, _WIDEST), paint)
+        typer.echo(fit_terminal(plots, sys.stdout) + "\n")
     legend = "\n".join(f"{sign}  {text}" for sign, text in comparison.legend(compared, paint))
     typer.echo(fit_terminal(legend, sys.stdout))
     for rows, header in (comparison.key_rows(compared), comparison.result_rows(compared)):

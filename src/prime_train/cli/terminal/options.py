@@ -18,13 +18,13 @@ def complete_run(incomplete: str) -> list[str]:
 
 def complete_config(incomplete: str) -> list[str]:
     """The TOML files of a folder and the presets that start with `incomplete`, for shell completion."""
-    from prime_train.registry.gpus import presets
+    from prime_train.config.presets import list_presets
 
     folder, _, name = incomplete.rpartition("/")
     root = Path(folder or ("/" if incomplete.startswith("/") else "."))
     prefix = incomplete[: len(incomplete) - len(name)]
     files = [f"{prefix}{path.name}" for path in sorted(root.glob("*.toml")) if path.name.startswith(name)]
-    return [*files, *(preset for preset in presets() if not prefix and preset.startswith(name))]
+    return [*files, *(preset for preset in list_presets() if not prefix and preset.startswith(name))]
 
 
 def _forbid_color(no_color: bool) -> bool:

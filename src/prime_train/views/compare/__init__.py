@@ -1,7 +1,7 @@
-"""Shows runs beside each other: the table of a folder, and the curves of several runs with the keys that differ.
+"""Shows runs beside each other: a table for a folder, and for several runs their curves with the keys that differ.
 
-A row of the table reads the state, the config and the end of the metrics of a run, and never a whole file of metrics:
+A row in the table reads state, config and the last metrics of a run, and never a whole metrics.jsonl:
 `rows`, with `ends` for the best value, `spent` for the cost and `links` for W&B. `conditions` has the columns, and
-what `--sort` and `--where` make of them. For `compare`, `curves` reads a whole run into a bounded number of points,
-`repeats` groups runs that differ in their seeds, and `picture`, a process of its own, and `braille` draw the `panels`.
+what `--sort` and `--where` do with them. For `compare`, `curves` reads a whole run into a bounded number of points,
+`repeats` groups runs that differ in their seeds, and `picture`, a separate process, and `braille` draw the `panels`.
 """

@@ -14,24 +14,24 @@ from prime_train.views.text import Paint
 STYLES = ("cyan", "yellow", "green", "red", "bold", "dim")
 LETTERS = ascii_uppercase
 _BLANK = 0x2800
-# The bit of each of the 2 x 4 dots of a cell. Source: Unicode, chapter 21.1, Braille Patterns.
+# The bits for the 2 x 4 dots in a cell. Source: Unicode, chapter 21.1, Braille Patterns.
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _MOST_COUNTED = 1e15  # "1000.0 T"
-_SEVERAL = "*"  # letters of two lines in one cell
+_SEVERAL = "*"  # two lines meet in the cell
 
 
-_Cell = tuple[int, frozenset[int]]  # its dots, and the numbers of the lines that have some
+_Cell = tuple[int, frozenset[int]]  # its dots, and the numbers for the lines that have some
 
 
 class Drawn(NamedTuple):
-    """A line to draw: its places with rising x, and the number of its colour or letter."""
+    """A line to draw: its places with rising x, and the number for its colour or letter."""
 
     points: Sequence[tuple[float, float]]
     number: int
 
 
 def plot(lines: Sequence[Drawn], columns: int, rows: int, paint: Paint | None) -> list[str]:
-    """The lines in a frame of so many columns, the scales included. `paint`: for braille in colour; None: letters."""
+    """The lines in a frame with so many columns, the scales included. `paint`: for braille in colour; None: letters."""
     points = [point for line in lines for point in line.points]
     left, right = min(x for x, _ in points), max(x for x, _ in points)
     low, high = min(y for _, y in points), max(y for _, y in points)
@@ -70,7 +70,7 @@ def _letter(numbers: frozenset[int]) -> str:
 def _dots(
     points: Sequence[tuple[float, float]], frame: tuple[float, float, float, float], width: int, height: int
 ) -> set[tuple[int, int]]:
-    """The dots of a line, those between two neighbouring points included. Row 0 is at the top."""
+    """The dots for a line, also between two neighbouring points. Row 0 is at the top."""
     left, right, low, high = frame
     placed = [
         (_scale(x, left, right, width), height - 1 - _scale(y, low, high, height))

@@ -1,4 +1,4 @@
-"""Compares several runs: the keys that differ, what each group of repeats reached, the curves; as text, JSON and CSV.
+"""Compares several runs: the keys that differ, what each group reached, the curves; as text, JSON and CSV.
 
 Reads the runs; decides nothing about them.
 """
@@ -24,7 +24,7 @@ from prime_train.views.compare.rows import RunRow, read_row
 from prime_train.views.text import Paint, rounded, sanitize
 
 MOST_RUNS = len(LETTERS)
-_ROWS = 14  # of a plot in the terminal
+_ROWS = 14  # for a plot in the terminal
 _END_BYTES = 64 << 10
 _NAMES = ("run.name", "run.dir")
 _ROUNDED = 6
@@ -40,8 +40,8 @@ class Compared(NamedTuple):
     curves: Curves
 
 
-class Comparison(NamedTuple):
-    """Runs beside each other. `differences`: each key with the value of each run."""
+class ComparedRuns(NamedTuple):
+    """Runs beside each other. `differences`: each key with a value for each run."""
 
     runs: tuple[Compared, ...]
     axes: Axes
@@ -52,8 +52,8 @@ class Comparison(NamedTuple):
     panels: list[Panel]
 
 
-def compare(run_dirs: Sequence[RunDir], axes: Axes, now_s: float) -> Comparison:
-    """The comparison of runs. Raises UserError for one that may not be read."""
+def compare(run_dirs: Sequence[RunDir], axes: Axes, now_s: float) -> ComparedRuns:
+    """Compares runs. Raises UserError for one that may not be read."""
     rows = [read_row(run_dir.path, now_s, _END_BYTES) for run_dir in run_dirs]
     names = [row.name for row in rows]
     labels = [row.name if names.count(row.name) == 1 else str(row.path) for row in rows]
@@ -65,11 +65,11 @@ def compare(run_dirs: Sequence[RunDir], axes: Axes, now_s: float) -> Comparison:
     groups = repeats.group(specs)
     results = repeats.results(curves, groups)
     panels = lay_out(labels, curves, groups, axes)
-    return Comparison(runs, axes, groups, results, repeats.compare(results), list(_differences(specs)), panels)
+    return ComparedRuns(runs, axes, groups, results, repeats.compare(results), list(_differences(specs)), panels)
 
 
 def _read_spec(run_dir: RunDir) -> RunSpec | None:
-    with suppress(UserError):  # the row of the run has the reason
+    with suppress(UserError):  # the run has a row with the reason
         return read_run_spec(run_dir)
     return None
 
@@ -83,7 +83,7 @@ def _differences(specs: Sequence[RunSpec | None]) -> Iterator[tuple[str, tuple[o
             yield key, tuple(NOT_KNOWN if each is None else each.get(key) for each in values)
 
 
-def nothing_to_draw_error(compared: Comparison) -> UserError:
+def nothing_to_draw_error(compared: ComparedRuns) -> UserError:
     """The error where no run has a step, or none has a place on the wanted axis."""
     x = compared.axes.x
     if any(run.curves.by_metric for run in compared.runs):
@@ -99,8 +99,8 @@ def nothing_to_draw_error(compared: Comparison) -> UserError:
 # --- documents --------------------------------------------------------------------------------------
 
 
-def document(compared: Comparison) -> dict[str, Any]:
-    """The document of `compare --json`; null is not known."""
+def document(compared: ComparedRuns) -> dict[str, Any]:
+    """The document of `compare --json`; null is not known. A run whose config is not known has no value for a key."""
     return {
         "version": 1,
         "x": compared.axes.x,
@@ -112,12 +112,15 @@ def document(compared: Comparison) -> dict[str, Any]:
                 "state": run.row.state,
                 "last_step": run.curves.last_step,
                 "wandb": run.row.wandb,
-                "notes": list(_notes(run)),
+                "notes": list(_notes(compared, run)),
             }
             for run in compared.runs
         ],
         "differences": [
-            {"key": key, "values": dict(zip(_labels(compared), values, strict=True))}
+            {
+                "key": key,
+                "values": {run.label: value for run, value in zip(compared.runs, values, strict=True) if run.spec},
+            }
             for key, values in compared.differences
         ],
         "groups": [
@@ -144,16 +147,19 @@ def _result(result: repeats.Result) -> dict[str, Any]:
     }
 
 
-def _labels(compared: Comparison) -> list[str]:
+def _labels(compared: ComparedRuns) -> list[str]:
     return [run.label for run in compared.runs]
 
 
-def _notes(run: Compared) -> Iterator[str]:
+def _notes(compared: ComparedRuns, run: Compared) -> Iterator[str]:
     yield from (note for note in (run.row.reason, *run.curves.notes) if note)
+    is_drawn = any(line.name == run.label for panel in compared.panels for line in panel.lines)
+    if run.curves.by_metric and not is_drawn:
+        yield f"not drawn: its {compared.axes.x} are not known"
 
 
-def as_csv(compared: Comparison) -> str:
-    """A line for each point of each curve."""
+def as_csv(compared: ComparedRuns) -> str:
+    """A line for each point in each curve."""
     lines: list[Sequence[object]] = [("run", "metric", "step", "tokens", "hours", "value", "low", "high")]
     for run in compared.runs:
         for metric, curve in run.curves.by_metric.items():
@@ -164,8 +170,8 @@ def as_csv(compared: Comparison) -> str:
 # --- text -------------------------------------------------------------------------------------------
 
 
-def title(compared: Comparison) -> str:
-    """What the picture shows, and what of it is no single step of a run."""
+def title(compared: ComparedRuns) -> str:
+    """What the picture shows, and which lines are more than single steps."""
     parts = [" · ".join(_labels(compared)[:_TITLED])]
     if len(compared.runs) > _TITLED:
         parts[0] += f" and {len(compared.runs) - _TITLED} more"
@@ -177,8 +183,8 @@ def title(compared: Comparison) -> str:
     return "\n".join(sanitize(part) for part in parts)
 
 
-def plots(compared: Comparison, columns: int, paint: Paint | None) -> str:
-    """A plot of each metric. `paint`: braille in colour; None: a letter for each run."""
+def plots(compared: ComparedRuns, columns: int, paint: Paint | None) -> str:
+    """A plot for each metric. `paint`: braille in colour; None: a letter for each run."""
     labels = _labels(compared)
     blocks = []
     for panel in compared.panels:
@@ -192,13 +198,13 @@ def plots(compared: Comparison, columns: int, paint: Paint | None) -> str:
 
 
 def _best_line(panel: Panel, name: str) -> Line:
-    """The line of a run to draw where only one has room."""
+    """The line to draw for a run where only one has room."""
     lines = [line for line in panel.lines if line.name == name and line.style != "mean"]
     return next((line for line in lines if line.style == "smoothed"), lines[0])
 
 
 def _points(line: Line) -> list[tuple[float, float]]:
-    """The lows and the highs of a line, so that no peak is lost."""
+    """Lows and highs on a line, so that no peak is lost."""
     return [
         (x, y)
         for x, low, high in zip(line.x, line.low, line.high, strict=True)
@@ -206,25 +212,25 @@ def _points(line: Line) -> list[tuple[float, float]]:
     ]
 
 
-def legend(compared: Comparison, paint: Paint | None) -> list[tuple[str, str]]:
-    """Label and text of each run, with the sign that its line has."""
+def legend(compared: ComparedRuns, paint: Paint | None) -> list[tuple[str, str]]:
+    """For each run the sign that its line has, and a text."""
     found = []
     for number, run in enumerate(compared.runs):
         sign = paint("━━", STYLES[number % len(STYLES)]) if paint else LETTERS[number]
         total = f" of {run.row.max_steps:,}" if run.row.max_steps else ""
-        parts = (f"{run.row.state}, step {run.row.step or 0:,}{total}", *_notes(run), run.row.wandb or "")
+        parts = (f"{run.row.state}, step {run.row.step or 0:,}{total}", *_notes(compared, run), run.row.wandb or "")
         found.append((sign, sanitize(f"{run.label}: {'; '.join(part for part in parts if part)}")))
     return found
 
 
-def key_rows(compared: Comparison) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+def key_rows(compared: ComparedRuns) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     """A row for each key that differs, with a column for each run, and their header."""
     rows = [(key, *map(value_text, values)) for key, values in compared.differences]
     return rows, ("KEY", *map(sanitize, _labels(compared)))
 
 
-def result_rows(compared: Comparison) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-    """A row for each metric of each group: mean, spread over the seeds, and against the first group."""
+def result_rows(compared: ComparedRuns) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """A row for each metric and group: mean, spread over the seeds, and against the first group."""
     noise = {(one.group, one.metric): one for one in compared.noise}
     rows: list[tuple[str, ...]] = []
     for place, (members, found) in enumerate(zip(compared.groups, compared.results, strict=True)):
@@ -238,6 +244,6 @@ def result_rows(compared: Comparison) -> tuple[list[tuple[str, ...]], tuple[str,
 
 def _describe(one: repeats.Noise) -> str:
     if one.least is None:
-        return f"{one.difference:+.3g}; {NOT_KNOWN} whether more than the noise: it takes two seeds of each"
+        return f"{one.difference:+.3g}; {NOT_KNOWN} whether more than the noise: it takes two seeds for each"
     words = "more than the noise" if one.verdict == "larger" else "within the noise"
     return f"{one.difference:+.3g}, {words} of {one.least:.3g}"

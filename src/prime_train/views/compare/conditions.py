@@ -1,6 +1,6 @@
-"""The columns of a table of runs, and the conditions and orders of them that a person may ask for. Pure.
+"""The columns in a table of runs, and the conditions and orders that a person may ask for. Pure.
 
-A condition is a column or a key of the config, one of `= != < <= > >=`, and a value: `state=failed`, `optim.lr>1e-4`,
+A condition is a column or a key in the config, a sign `= != < <= > >=`, and a value: `state=failed`, `optim.lr>1e-4`,
 `best=none`. A value that is not known fulfils no condition but `=none`. Nothing is evaluated: a text is compared with
 `=` and `!=`, a number with all six.
 """
@@ -27,7 +27,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_FORM = "'COLUMN=VALUE', with one of = != < <= > >="
+_FORM = "'COLUMN=VALUE', with a sign = != < <= > >="
 _LISTED = 40  # more names do not fit into a message
 
 COLUMNS: dict[str, Callable[[RunRow], Any]] = {
@@ -49,7 +49,7 @@ COLUMNS: dict[str, Callable[[RunRow], Any]] = {
 _TEXTS = frozenset({"name", "kind", "model", "state", "metric", "wandb"})
 
 
-class _Condition(NamedTuple):
+class _RowCondition(NamedTuple):
     key: str
     sign: str
     word: str
@@ -57,7 +57,7 @@ class _Condition(NamedTuple):
 
 
 def keep(rows: Sequence[RunRow], conditions: Iterable[str]) -> list[RunRow]:
-    """The rows that fulfil every condition. Raises UserError for one that says nothing about these runs."""
+    """The rows that fulfil every condition. Raises UserError for one that fits no run here."""
     kept = list(rows)
     for written in conditions:
         condition = _parse(written)
@@ -74,16 +74,16 @@ def sort(rows: Sequence[RunRow], order: str) -> list[RunRow]:
     return [*known, *(row for row in rows if values[id(row)] is None)]
 
 
-def _parse(written: str) -> _Condition:
+def _parse(written: str) -> _RowCondition:
     found = _CONDITION.fullmatch(written)
     if found is None:
         why = f"a condition is {_FORM}"
         raise UserError("it is no condition", f"--where {written!r}", why, "--where 'optim.lr>1e-4'")
-    return _Condition(found[1], found[2], found[3], written)
+    return _RowCondition(found[1], found[2], found[3], written)
 
 
 def _values(rows: Sequence[RunRow], key: str, written: str) -> dict[int, Any]:
-    """The value of a column or key of each row, by the identity of the row."""
+    """The value in a column or under a key for each row, by the identity of the row."""
     if key in COLUMNS:
         return {id(row): COLUMNS[key](row) for row in rows}
     configs = {id(row): keys_of(row.config) for row in rows}
@@ -102,7 +102,7 @@ def _unknown_error(key: str, keys: set[str], written: str) -> UserError:
     return UserError(f"{key} is no column, and no key in the config of these runs", written, why, fix)
 
 
-def _fulfils(value: Any, condition: _Condition) -> bool:
+def _fulfils(value: Any, condition: _RowCondition) -> bool:
     word, sign = condition.word, condition.sign
     if word.lower() in ("none", "null") and sign in ("=", "!="):
         return (value is None) is (sign == "=")
@@ -126,12 +126,12 @@ def _plain(word: str) -> str:
     return word[1:-1] if is_quoted else word
 
 
-def _number(word: str, condition: _Condition) -> float:
+def _number(word: str, condition: _RowCondition) -> float:
     try:
         found = float(word.replace("_", ""))
     except ValueError:
         found = float("nan")
-    if found != found:  # nan equals nothing, so a condition with it would say nothing
+    if found != found:  # nan equals nothing, so a condition with it would have no meaning
         what = f"{word or 'nothing'} is no number, and {condition.key} is one"
         raise UserError(what, condition.written, "numbers are compared with numbers", f"{condition.key}=3, or =none")
     return found
@@ -148,5 +148,5 @@ def _rank(value: Any) -> tuple[bool, Any]:
 
 
 def describe_filter(conditions: Sequence[str], runs: int) -> str:
-    """What to say where no run is left."""
+    """The note where no run is left."""
     return f"none of {counted(runs, 'run')} fulfils {' and '.join(conditions)}"

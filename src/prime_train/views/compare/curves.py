@@ -1,7 +1,7 @@
-"""Reads the curves of a run into a bounded number of points, whose lows and highs are kept. Writes nothing.
+"""Reads the curves of a run into a bounded number of points that keep lows and highs. Writes nothing.
 
-metrics.jsonl has every step of the trainer of this package; of every other one, the events that report progress count.
-A step that is there twice, because an attempt repeated it, has the value of the last time.
+The bundled trainer writes every step to metrics.jsonl; for any other one, the events that report progress count.
+A step that is there twice, because an attempt repeated it, has the value from the last time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from prime_train.core.outside import LINE_BYTES, LOG_BYTES, open_regular, parse_json
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import counted, format_bytes
-from prime_train.events import CheckpointStarted, Evaluated, Follower, LaunchAsked, Phase, Progress, Sampled
+from prime_train.events import CheckpointStarted, Evaluated, Follower, Phase, Progress, Sampled
 from prime_train.events.bounds import MOST_STEPS, MOST_VALUE
 
 MOST_BINS = 4096  # more points than a picture has columns
@@ -28,12 +28,12 @@ _BRIEF = (Progress, Phase, CheckpointStarted, Sampled)  # no curve comes from th
 
 
 class Point(NamedTuple):
-    """The mean, the lowest and the highest value of some neighbouring steps, of one step if there are few.
+    """The mean, the lowest and the highest value among neighbouring steps, or in one step if there are few.
 
-    `hours` are those of the steps themselves: pauses and steps that were repeated are left out. nan: not known.
+    `hours` add up the steps themselves: pauses and steps that were repeated are left out. nan: not known.
     """
 
-    step: int  # the last of them
+    step: int  # the last one
     tokens: float
     hours: float
     value: float
@@ -45,10 +45,10 @@ Curve = tuple[Point, ...]
 
 
 class Curves(NamedTuple):
-    """The curves of a run by the names of METRICS; those without a value are left out."""
+    """The curves by the names in METRICS; those without a value are left out."""
 
     by_metric: dict[str, Curve]
-    notes: tuple[str, ...]  # what of the run is not drawn
+    notes: tuple[str, ...]  # what is not drawn
 
     @property
     def last_step(self) -> int:
@@ -57,7 +57,7 @@ class Curves(NamedTuple):
 
 @dataclass(slots=True)
 class _Bin:
-    """`width` steps. `sums`: sum, count, lowest and highest value of each metric."""
+    """`width` steps. `sums`: sum, count, lowest and highest value for each metric."""
 
     attempt: int
     step: int
@@ -74,17 +74,17 @@ class _Bin:
                 sums[3] = max(sums[3], value)
 
     def take(self, later: _Bin) -> None:
-        """Join the bin of the steps that follow."""
+        """Join the bin with the steps that follow."""
         self.step, self.tokens, self.seconds = later.step, later.tokens, self.seconds + later.seconds
         for mine, other in zip(self.sums, later.sums, strict=True):
             mine[:] = mine[0] + other[0], mine[1] + other[1], min(mine[2], other[2]), max(mine[3], other[3])
 
 
 @dataclass(slots=True)
-class Bins:
+class StepBins:
     """Values by step in at most MOST_BINS bins. When there are more, each two neighbours become one.
 
-    A step that is not above the one before begins another attempt, and a bin has the values of its last attempt.
+    A step that is not above the one before begins another attempt, and a bin has the values from its last attempt.
     """
 
     metrics: int
@@ -120,7 +120,7 @@ class Bins:
         self.bins = joined
 
     def drop_after(self, step: int) -> None:
-        """Forget the steps that an attempt which resumes from `step` repeats."""
+        """Forget the steps after `step`, which an attempt repeats."""
         self.bins = {place: found for place, found in self.bins.items() if place * self.width <= step}
 
     def curve(self, metric: int) -> Curve:
@@ -133,14 +133,14 @@ class Bins:
             seconds += found.seconds
             total, count, low, high = found.sums[metric]
             if count:
-                # A sum of many values may round to a mean beyond all of them.
+                # A long sum may round to a mean beyond all values.
                 mean = min(max(total / count, low), high)
                 yield Point(found.step, found.tokens, seconds / 3600, mean, low, high)
 
 
 @dataclass(slots=True)
 class _Left:
-    """What is left out of the curves."""
+    """What no curve has."""
 
     damaged_lines: int = 0
     not_finite: int = 0
@@ -153,8 +153,8 @@ class _Left:
 
 
 def read_curves(run_dir: RunDir) -> Curves:
-    """Everything that can be drawn of a run, up to now. Raises UserError where it may not be read."""
-    steps, held_out, left = Bins(len(_OF_A_STEP)), Bins(1), _Left()
+    """Everything that can be drawn, up to now. Raises UserError where it may not be read."""
+    steps, held_out, left = StepBins(len(_OF_A_STEP)), StepBins(1), _Left()
     notes = list(_add_metrics(run_dir.metrics, steps, left))
     _add_events(run_dir, steps, held_out, left)
     found = {name: steps.curve(place) for place, name in enumerate(_OF_A_STEP)}
@@ -168,8 +168,8 @@ def read_curves(run_dir: RunDir) -> Curves:
     return Curves(by_metric, (*notes, *left.notes()))
 
 
-def _add_metrics(path: Path, steps: Bins, left: _Left) -> Iterator[str]:
-    """Add the lines of metrics.jsonl. Yields why it was not read."""
+def _add_metrics(path: Path, steps: StepBins, left: _Left) -> Iterator[str]:
+    """Add each line in metrics.jsonl. Yields why it was not read."""
     try:
         file = open_regular(path, path.parent)
     except FileNotFoundError:
@@ -191,8 +191,8 @@ def _add_metrics(path: Path, steps: Bins, left: _Left) -> Iterator[str]:
                 left.damaged_lines += 1  # too long; a last line without an end is being written
 
 
-def _add_line(line: bytes, steps: Bins, left: _Left) -> bool:
-    """Whether the line is that of a step."""
+def _add_line(line: bytes, steps: StepBins, left: _Left) -> bool:
+    """Whether the line has a step."""
     try:
         raw = parse_json(line, not_finite=True)
         step, seconds = raw.get("step"), _number(raw.get("step_s"))
@@ -213,32 +213,35 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _add_events(run_dir: RunDir, steps: Bins, held_out: Bins, left: _Left) -> None:
-    """Add the evaluations, and the progress where no line of metrics.jsonl has a step."""
+def _add_events(run_dir: RunDir, steps: StepBins, held_out: StepBins, left: _Left) -> None:
+    """Add the evaluations, and the progress where metrics.jsonl has no step."""
     has_steps = bool(steps.bins)
-    before: tuple[int, float] | None = None  # attempt and time of the progress before
+    attempt, before_s = 0, 0.0  # the newest attempt, and when it reported before
     for record in Follower(run_dir.events, brief=_BRIEF if has_steps else ()).stream():
-        match record.event:
-            case LaunchAsked(resume_step=resume_step):
-                held_out.drop_after(resume_step)
-                if not has_steps:
-                    steps.drop_after(resume_step)
-            case Evaluated(step=step, loss=loss):
-                held_out.add(step, math.nan, 0.0, (_number(loss),))
-                left.not_finite += not math.isfinite(loss)
-            case Progress(attempt=attempt) as event if not has_steps:
-                # What an attempt took before its first report is load and set-up, as far as anyone knows.
-                seconds = max(0.0, record.time_s - before[1]) if before and before[0] == attempt else 0.0
-                before = attempt, record.time_s
-                values = [_number(getattr(event, name)) for name in _OF_A_STEP]
-                left.not_finite += sum(getattr(event, name) is not None for name in _OF_A_STEP) - sum(
-                    value == value for value in values
-                )
-                steps.add(event.step, event.tokens_seen or math.nan, seconds, values)
+        event = record.event
+        if not isinstance(event, Evaluated | Progress):
+            continue
+        is_first = event.attempt > attempt
+        if is_first:
+            # Where a trainer that finds its checkpoint itself goes on, only its first report shows.
+            attempt = event.attempt
+            held_out.drop_after(event.step - 1)
+            if not has_steps:
+                steps.drop_after(event.step - 1)
+        if isinstance(event, Evaluated):
+            held_out.add(event.step, math.nan, 0.0, (_number(event.loss),))
+            left.not_finite += not math.isfinite(event.loss)
+        elif not has_steps:
+            # The time before the first report is load and set-up, as far as anyone knows.
+            seconds = 0.0 if is_first or not before_s else max(0.0, record.time_s - before_s)
+            before_s = record.time_s
+            reported = [getattr(event, name) for name in _OF_A_STEP]
+            left.not_finite += sum(value is not None and not math.isfinite(value) for value in reported)
+            steps.add(event.step, event.tokens_seen or math.nan, seconds, [_number(value) for value in reported])
 
 
 def _at_times(held_out: Curve, times: Curve) -> Curve:
-    """The evaluations at the tokens and hours of their steps."""
+    """The evaluations at the tokens and hours that their steps have."""
     steps = [point.step for point in times]
     placed = []
     for point in held_out:

@@ -1,4 +1,4 @@
-"""Reads the best and the latest value of a run from the end of its metrics. Never reads more than it is told to."""
+"""Reads the best and the latest value from the end of the metrics. Never reads more bytes than its limit."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from prime_train.events.bounds import MOST_VALUE
 _NUMBER = rb": ?(-?[0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?)[,}]"
 _LOSS, _REWARD, _SPEED = b'"loss"', b'"reward"', b'"tokens_per_s"'
 _VALUES = {name: re.compile(name + _NUMBER) for name in (_LOSS, _REWARD, _SPEED)}
-_SPEED_BYTES = 8 << 10  # some dozens of steps, which are enough for a median
+_SPEED_BYTES = 8 << 10  # some dozen steps, which are enough for a median
 _PROGRESS = b'"kind":"progress"'
 
 
 class Best(NamedTuple):
-    """The best value in what was read. `is_whole`: that was every step of the run, so no other one is better."""
+    """The best value in what was read. `is_whole`: every step was read, so no other one is better."""
 
     value: float
     is_whole: bool
 
 
 class Ends(NamedTuple):
-    """What the end of a run's metrics shows; None without such a value."""
+    """What the last metrics show; None without such a value."""
 
     lowest_loss: Best | None = None
     highest_reward: Best | None = None
-    tokens_per_s: float | None = None  # the median of the latest steps
+    tokens_per_s: float | None = None  # the median over the latest steps
 
 
 def read_ends(run_dir: RunDir, limit_bytes: int) -> Ends:
-    """The best values in the last `limit_bytes` of metrics.jsonl, else of the events that report progress."""
+    """The best values in the last `limit_bytes` of metrics.jsonl, else in the events that report progress."""
     content, is_whole = _read_end(run_dir.metrics, limit_bytes)
-    if not content:  # only the trainer of this package writes metrics.jsonl; every other one has its steps as events
+    if not content:  # only the bundled trainer writes metrics.jsonl; every other one has its steps as events
         content, is_whole = _read_progress(run_dir.events, limit_bytes)
     losses, rewards = _numbers(_LOSS, content), _numbers(_REWARD, content)
     speeds = _numbers(_SPEED, content[-_SPEED_BYTES:])
@@ -51,7 +51,7 @@ def read_ends(run_dir: RunDir, limit_bytes: int) -> Ends:
 
 
 def _read_end(path: Path, limit_bytes: int) -> tuple[bytes, bool]:
-    """Whole lines at the end of a file, and whether these are all; nothing of a file that is not regular."""
+    """Whole lines at the end of a file, and whether these are all; nothing from a file that is not regular."""
     with suppress(OSError), open_regular(path, path.parent) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - limit_bytes))
@@ -63,7 +63,7 @@ def _read_end(path: Path, limit_bytes: int) -> tuple[bytes, bool]:
 
 
 def _read_progress(events: Path, limit_bytes: int) -> tuple[bytes, bool]:
-    """The lines of progress at the end of the newest file of events that has any."""
+    """The last lines with progress in the newest file that has any."""
     try:
         names = sorted(entry.name for entry in os.scandir(events) if entry.name.endswith(".jsonl"))
     except OSError:

@@ -1,4 +1,4 @@
-"""Finds the page of a run at W&B, from what its mirror has written. Asks no service."""
+"""Finds the page at W&B, from what its mirror has written. Asks no service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PRINTED = re.compile(rb"https://[A-Za-z0-9.:/_%-]{1,300}/runs/[A-Za-z0-9_.-]{1,
 
 
 def find_link(run_dir: RunDir, config: Mapping[str, Any]) -> str | None:
-    """The address that W&B printed to the mirror's log, else the one of entity, project and id; None if not known.
+    """The address that W&B printed to the mirror's log, else one made from entity, project and id; None if not known.
 
     `config`: the document of resolved.json.
     """
@@ -31,7 +31,7 @@ def find_link(run_dir: RunDir, config: Mapping[str, Any]) -> str | None:
         run_id = read_json(run_dir.wandb / "mirror.json", MARK_BYTES, run_dir.path)["run_id"]
         if entity and isinstance(run_id, str):
             return f"https://wandb.ai/{quote(str(entity))}/{quote(str(project))}/runs/{quote(run_id)}"
-    return None  # the entity is the default of a login, which only W&B knows
+    return None  # the entity is the default for a login, which only W&B knows
 
 
 def _find_printed(run_dir: RunDir) -> str | None:

@@ -1,4 +1,4 @@
-"""Shows rows of runs: as a document, as cells of a table, and as CSV that no spreadsheet takes for formulas. Pure."""
+"""Shows rows as a document, as table cells, and as CSV that no spreadsheet takes for formulas. Pure."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _changed(changed: Sequence[Difference] | None, *, wide: bool) -> str:
 
 
 def value_text(value: object) -> str:
-    """A value of a config on one line."""
+    """A value from a config on one line."""
     return sanitize(value if isinstance(value, str) else json.dumps(value, default=str)).replace("\n", " ")
 
 

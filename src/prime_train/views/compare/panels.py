@@ -23,7 +23,7 @@ class Axes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a panel. `low` and `high`: what is drawn around it. `colour` is the number of its group."""
+    """One line in a panel. `low` and `high`: what is drawn around it. `colour` is its group."""
 
     name: str
     colour: int
@@ -43,7 +43,7 @@ class Panel:
 
 
 def lay_out(names: Sequence[str], curves: Sequence[Curves], groups: Sequence[Sequence[int]], axes: Axes) -> list[Panel]:
-    """The panels that have a line, in the order of METRICS."""
+    """The panels that have a line, ordered as METRICS."""
     panels = []
     for metric, label in METRICS.items():
         lines = [
@@ -61,7 +61,7 @@ def as_json(panels: Sequence[Panel]) -> list[dict[str, Any]]:
 
 
 def _lines_of(metric: str, colour: int, runs: Sequence[tuple[str, Curves]], axes: Axes) -> list[Line]:
-    """The lines of one group: a run each, and the mean of several."""
+    """The lines for one group: each run, and the mean over several."""
     drawn, means = [], []
     for name, found in runs:
         curve = found.by_metric.get(metric, ())

@@ -1,6 +1,6 @@
 """Draws panels with matplotlib (from the train extra): `python -m prime_train.views.compare.picture`, a process.
 
-It reads the document of the panels from standard input and writes a PNG to standard output. The command line imports no
+It reads the panels from standard input and writes a PNG to standard output. The command line imports no
 matplotlib, which takes a second and a hundred MiB.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # These colours differ in grey and for colour-blind readers. Source: Okabe and Ito, Color Universal Design.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_DASHES = ("-", "--", ":", "-.")  # of the groups beyond the colours
+_DASHES = ("-", "--", ":", "-.")  # for groups beyond the colours
 _LIMIT_S = 120.0
 _LEGEND_LINES = 12  # more names hide the curves
 
@@ -73,7 +73,7 @@ def _fill(axes: Axes, panel: dict[str, Any]) -> None:
     for line in panel["lines"]:
         colour, dashes = _look(line["colour"])
         x, y, style = line["x"], line["y"], line["style"]
-        # What a bold line stands for is faint behind it: each step behind its mean, each run behind that of its seeds.
+        # What a bold line stands for is faint behind it: steps behind their mean, runs behind the mean over seeds.
         is_behind = style == "each step" and line["colour"] in has_smooth | has_mean
         is_behind = is_behind or (style == "smoothed" and line["colour"] in has_mean)
         (drawn,) = axes.plot(

@@ -1,4 +1,4 @@
-"""Groups runs that differ in their seeds alone, and says whether groups differ by more than the noise. Pure."""
+"""Groups runs that differ in their seeds alone, and judges whether groups differ by more than the noise. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from prime_train.spec import RunSpec
 from prime_train.views.compare.curves import METRICS, Curve, Curves, Point
 
 _OF_A_REPEAT = frozenset({"run.seed", "run.name", "run.dir"})
-_LAST_PART = 0.1  # of the steps: single ones vary more than runs do
-# Student's t, two-sided 95 %, by degrees of freedom from 1 on; the last value for more. Source: NIST/SEMATECH
+_LAST_PART = 0.1  # in which single steps vary more than runs do
+# Student's t, two-sided 95 %, for 1 degree of freedom and more; the last value for any above. Source: NIST/SEMATECH
 # e-Handbook of Statistical Methods, s. 1.3.6.7.2.
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
 
@@ -28,7 +28,7 @@ class Result(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """A group against the first one. `least`: the difference that the noise alone has in one of twenty cases."""
+    """A group against the first one. `least`: the difference that the noise alone has in one case out of twenty."""
 
     metric: str
     group: int
@@ -38,7 +38,7 @@ class Noise(NamedTuple):
 
 
 def group(specs: Sequence[RunSpec | None]) -> list[list[int]]:
-    """The positions of the runs, those that differ in their seeds alone together. None: a config that is not known."""
+    """Positions: runs that differ in their seeds alone are together. None: a config that is not known."""
     groups: list[list[int]] = []
     for place, spec in enumerate(specs):
         for members in groups:
@@ -58,7 +58,7 @@ def _is_repeat(one: RunSpec | None, other: RunSpec) -> bool:
 
 
 def results(curves: Sequence[Curves], groups: Sequence[Sequence[int]]) -> list[dict[str, Result]]:
-    """What each group reached in the last tenth of the steps that every run made, by metric."""
+    """What each group reached in the last tenth up to the last common step, by metric."""
     last_step = min((found.last_step for found in curves if found.by_metric), default=0)
     reached = [{name: _reached(curve, last_step) for name, curve in found.by_metric.items()} for found in curves]
     return [
@@ -72,7 +72,7 @@ def results(curves: Sequence[Curves], groups: Sequence[Sequence[int]]) -> list[d
 
 
 def _reached(curve: Curve, last_step: int) -> float | None:
-    """The mean of the last tenth up to a step; of a curve with few points, as that of evaluations, the last one."""
+    """The mean over the last tenth up to a step; the last value where a curve has few points, as evaluations have."""
     before = [point for point in curve if point.step <= last_step]
     tenth = [point.value for point in before if point.step > (1 - _LAST_PART) * last_step]
     return statistics.fmean(tenth or [before[-1].value]) if before else None
@@ -94,7 +94,7 @@ def compare(found: Sequence[dict[str, Result]]) -> list[Noise]:
 
 
 def _judge(metric: str, group: int, one: Result, other: Result) -> Noise:
-    """Student's t-test with the pooled variance. A single run says nothing about the noise of its own group."""
+    """Student's t-test with the pooled variance. With a single run, the noise in its group is not known."""
     difference = other.mean - one.mean
     if one.spread is None or other.spread is None:
         return Noise(metric, group, difference, None, "not known")
@@ -105,7 +105,7 @@ def _judge(metric: str, group: int, one: Result, other: Result) -> Noise:
 
 
 class Band(NamedTuple):
-    """Mean and spread of a group at the places `x`, where all of its runs have a value."""
+    """Mean and spread at the places `x`, where all runs have a value."""
 
     x: tuple[float, ...]
     mean: tuple[float, ...]
@@ -113,7 +113,7 @@ class Band(NamedTuple):
 
 
 def band(curves: Sequence[Sequence[tuple[float, float]]]) -> Band | None:
-    """The band of several curves, each a list of (x, y) with rising x; None where they do not overlap."""
+    """The band for several curves, each a list with (x, y) with rising x; None where they do not overlap."""
     begin, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
     fewest = min(curves, key=len)
     places = [x for x, _ in fewest if begin <= x <= end]

@@ -1,4 +1,4 @@
-"""Reads the runs of a folder into rows: state, config, end of the metrics. A damaged run is a row with its reason."""
+"""Reads the runs of a folder into rows: state, config, last metrics. A damaged run is a row with its reason."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from prime_train.views.compare.spent import usd_so_far
 from prime_train.views.run.runs import RUNS, is_run
 
 UNREADABLE = "unreadable"
-# The ends of all metrics together: so much is searched in a tenth of a second. One of many runs has at least a page.
+# For all runs together: so much is searched in a tenth of a second. Each run has at least a few pages.
 _ALL_ENDS_BYTES, _LEAST_END_BYTES, _MOST_END_BYTES = 16 << 20, 16 << 10, 4 << 20
 _NAMES = ("run.name", "run.dir")  # they differ between any two runs
 _MODELS = ("model.path", "prime_rl.trainer.model_name", "recipe.model_name", "server.model", "command.trainer")
 
-Config = Mapping[str, Any]  # the document of resolved.json
+Config = Mapping[str, Any]  # the object in resolved.json
 
 
 class RunRow(NamedTuple):
@@ -37,7 +37,7 @@ class RunRow(NamedTuple):
     path: Path
     name: str
     state: str
-    reason: str = ""  # why it cannot be read, or what of it is damaged
+    reason: str = ""  # why it cannot be read, or what is damaged
     kind: str | None = None
     model: str | None = None
     began_s: float | None = None
@@ -51,7 +51,7 @@ class RunRow(NamedTuple):
     usd: Interval | None = None
     wandb: str | None = None
     config: Config = {}  # noqa: RUF012 - never changed
-    changed: tuple[Difference, ...] | None = None  # against the run of the same kind before; None for the first
+    changed: tuple[Difference, ...] | None = None  # against the run before with the same kind; None for the first
 
 
 def folder_of_runs(given: Path) -> Path:
@@ -60,7 +60,7 @@ def folder_of_runs(given: Path) -> Path:
 
 
 def read_rows(folder: Path, now_s: float) -> list[RunRow]:
-    """Every run in a folder, in the order of their starts.
+    """Every run in a folder, ordered by start.
 
     Raises UserError for a folder without runs, OSError for one that may not be listed.
     """
@@ -87,7 +87,7 @@ def _may_be_run(path: Path) -> bool:
 
 
 def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
-    """One run. Reads at most `limit_bytes` of its metrics."""
+    """One run. Reads at most `limit_bytes` from its metrics."""
     run_dir = RunDir(path)
     try:
         state, damage = read_state(run_dir)
@@ -97,13 +97,13 @@ def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
         link = find_link(run_dir, config)
     except UserError as error:
         return RunRow(path, path.name, UNREADABLE, f"{error.what}: {error.why}")
-    except OSError as error:  # of another user, or on a disk that does not answer
+    except OSError as error:  # it belongs to another user, or is on a disk that does not answer
         return RunRow(path, path.name, UNREADABLE, (error.strerror or str(error)).lower())
     word = state.state if state.closed or is_supervised else "died" if state.first_opened_s else "not started"
     has_reward = state.reward is not None or ends.highest_reward is not None
     return RunRow(
         path=path,
-        name=path.name,  # by which every command finds it; a copy has the name of the original in its events
+        name=path.name,  # by which every command finds it; in a copy the events have the original name
         state=word,
         reason="; ".join(part for part in (describe(damage), fault) if part),
         kind=_text(config, "run.kind"),
@@ -123,7 +123,7 @@ def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
 
 
 def _read_config(run_dir: RunDir) -> tuple[Config, str]:
-    """The document of resolved.json, and why it is empty."""
+    """The object in resolved.json, and why it is empty."""
     try:
         found = read_json(run_dir.resolved, RECORD_BYTES, run_dir.path)
     except FileNotFoundError:
@@ -133,13 +133,13 @@ def _read_config(run_dir: RunDir) -> tuple[Config, str]:
     return (found, "") if isinstance(found, dict) else ({}, "its resolved.json is no object")
 
 
-# --- keys of a config -------------------------------------------------------------------------------
+# --- keys in a config -------------------------------------------------------------------------------
 
 
 def keys_of(config: Config) -> dict[str, Any]:
-    """Dotted keys to values, as `config.differences` names them, of the document itself.
+    """Dotted keys to values, as `config.differences` names them, for the document itself.
 
-    To make a RunSpec of each of five hundred documents would take longer than everything else together.
+    To make five hundred documents a RunSpec would take longer than everything else together.
     """
     return dict(_flatten(config, ""))
 
@@ -159,14 +159,14 @@ def _flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 @cache
 def _parts_of_prime_rl() -> dict[str, tuple[str, ...]]:
-    """The names of the values of each part, which are lists in a resolved.json."""
+    """The names in each part, which are lists in a resolved.json."""
     hints = get_type_hints(PrimeRl)
     kinds = ((name, kind) for name, hint in hints.items() for kind in (hint, *get_args(hint)))
     return {f"prime_rl.{name}": kind._fields for name, kind in kinds if hasattr(kind, "_fields")}
 
 
 def _with_changes(rows: Sequence[RunRow]) -> Iterator[RunRow]:
-    """The rows with the keys that differ from the run before, by start and of the same kind."""
+    """The rows with the keys that differ from the run before, by start and with the same kind."""
     before: dict[str | None, RunRow] = {}
     for row in rows:
         if not row.config:
@@ -192,13 +192,14 @@ def _model(config: Config) -> str | None:
     model = config.get("model")
     if named or not isinstance(model, dict) or config.get("command") or config.get("prime_rl"):
         return named
-    return f"{model.get('layers')} x {model.get('hidden_size')}"
+    layers, width = model.get("layers"), model.get("hidden_size")
+    return f"{layers} x {width}" if layers and width else None
 
 
 def _text(config: Config, key: str) -> str | None:
     table, _, name = key.partition(".")
     values = config.get(table)
-    if isinstance(values, dict) and "." not in name:  # nearly all of them
+    if isinstance(values, dict) and "." not in name:  # as nearly always
         found = values.get(name)
     else:
         found = dict(_flatten(values, table)).get(key)
@@ -206,7 +207,7 @@ def _text(config: Config, key: str) -> str | None:
 
 
 def unreadable_error(rows: Sequence[RunRow]) -> UserError | None:
-    """The error where no run of a folder can be read; None if one can."""
+    """The error where no run in a folder can be read; None if one can."""
     if not rows or any(row.state != UNREADABLE for row in rows):
         return None
     first = rows[0]

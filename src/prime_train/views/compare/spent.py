@@ -1,7 +1,7 @@
-"""Computes what a run has cost so far: the hours of its attempts times the prices of its GPUs. Pure, but for the table.
+"""Computes what a run has cost so far: hours times GPUs times prices. Pure, but for the table.
 
-No price is guessed: who rented which machine is in no run directory, so the cost is an interval over all offers of the
-GPU, on demand. It is not known for a card without a price, for a run whose servers had GPUs of their own, and for one
+No price is guessed: who rented which machine is in no run directory, so the cost is an interval over all offers for the
+GPU, on demand. It is not known for a card without a price, for a run whose servers had other GPUs, and for one
 whose first attempts the state does not hold.
 """
 
@@ -17,7 +17,7 @@ from prime_train.supervise.core.state import State
 
 
 def usd_so_far(state: State, config: Mapping[str, Any], now_s: float | None) -> Interval | None:
-    """USD of all attempts; None if it is not known. `now_s`: the end of the live attempt, None if there is none."""
+    """USD for all attempts; None if it is not known. `now_s`: when the live attempt ends, None if there is none."""
     started, hours = state.started, worked_hours(state, now_s)
     if started is None or hours is None or config.get("server") or config.get("inference"):
         return None
@@ -29,15 +29,17 @@ def usd_so_far(state: State, config: Mapping[str, Any], now_s: float | None) -> 
 
 
 def worked_hours(state: State, now_s: float | None) -> float | None:
-    """Hours of all attempts, from their launch to their end; None if one of them is not known."""
+    """Hours in all attempts, from launch to end; None if one is not known."""
     if not state.attempts or len(state.attempts) != state.attempt_number:
         return None
     hours = 0.0
     for attempt in state.attempts:
-        # A supervisor that was killed wrote no end, so the last step is the last that is known of its attempt.
+        # A supervisor that was killed wrote no end, so the last step is the last sign of its attempt.
         is_last = attempt is state.attempts[-1]
         ended_s = attempt.ended_s or ((now_s or state.progress_s) if is_last else None)
-        if attempt.launched_s is None or ended_s is None:
+        # When an attempt ended that a later supervisor found dead is not known.
+        is_found_dead = attempt.ended_s is not None and attempt.returncode is None
+        if attempt.launched_s is None or ended_s is None or is_found_dead:
             return None
         hours += max(0.0, ended_s - attempt.launched_s) / 3600
     return hours
@@ -45,7 +47,7 @@ def worked_hours(state: State, now_s: float | None) -> float | None:
 
 @cache
 def _usd_per_gpu_hour(device: str) -> Interval | None:
-    """The prices of all offers of a GPU on demand; None for a CPU and for a GPU without an offer."""
+    """The prices in all offers for a GPU on demand; None for a CPU and for a GPU without an offer."""
     from prime_train.estimate.cost.run_cost import price_interval  # these here, because most runs are on one device
     from prime_train.prices import store
     from prime_train.registry.gpus import gpu_peak

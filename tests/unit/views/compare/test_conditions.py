@@ -65,7 +65,7 @@ def test_the_rows_that_fulfil_every_condition_are_kept(written: tuple[str, ...],
         ("=3", "it is no condition", "--where 'optim.lr>1e-4'"),
     ],
 )
-def test_a_condition_that_says_nothing_is_refused(written: str, what: str, fix: str) -> None:
+def test_a_condition_without_meaning_is_refused(written: str, what: str, fix: str) -> None:
     with pytest.raises(UserError) as caught:
         conditions.keep(ROWS, (written,))
     assert caught.value.what.startswith(what)
@@ -73,7 +73,7 @@ def test_a_condition_that_says_nothing_is_refused(written: str, what: str, fix: 
     assert written in caught.value.where or written in caught.value.where.replace('"', "'")
 
 
-def test_an_unknown_name_is_told_the_columns_and_the_keys_of_its_table() -> None:
+def test_the_message_for_an_unknown_name_lists_columns_and_keys() -> None:
     with pytest.raises(UserError) as caught:
         conditions.sort(ROWS, "optim.learning_rate")
     assert "tokens_per_s" in caught.value.why

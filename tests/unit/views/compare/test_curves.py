@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import Evaluated, Event, LaunchAsked, Progress, Record
-from prime_train.views.compare.curves import MOST_BINS, Bins, Curve, Curves, read_curves
+from prime_train.views.compare.curves import MOST_BINS, Curve, Curves, StepBins, read_curves
 from tests.unit.views.compare.made import write_compared, write_lines
 from tests.unit.views.written_runs import BEGAN_S, WHOLE_LIFE, write_events, write_run
 
@@ -84,7 +84,7 @@ def test_metrics_that_are_no_regular_file_are_named(tmp_path: Path, kind: str) -
     assert found.by_metric["loss"], "the events have the steps, too"
 
 
-def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
+def test_a_run_without_a_step_has_a_note(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert (found.by_metric, found.notes, found.last_step) == ({}, ("no step was recorded",), 0)
 
@@ -96,6 +96,17 @@ def test_the_steps_of_another_trainer_come_from_its_events(tmp_path: Path) -> No
     hours = [point.hours * 3600 for point in found.by_metric["loss"]]
     assert hours == pytest.approx([0, 5, 5, 11]), "the six seconds to step 100, and no pause between the attempts"
     assert [point.tokens for point in found.by_metric["held_out"]] == [102_400, 204_800]
+
+
+def test_a_trainer_that_resumes_by_itself_loses_no_step(tmp_path: Path) -> None:
+    """Its second attempt was launched from step 0, as far as the supervisor knows, and went on at step 21."""
+    run_dir = RunDir(tmp_path / "one")
+    events: tuple[Event, ...] = (
+        LaunchAsked(1, 0), Progress(1, 10, 3.0, None, 0), Progress(1, 20, 2.0, None, 0), Progress(1, 30, 1.9, None, 0),
+        LaunchAsked(2, 0), Progress(2, 21, 1.0, None, 0),
+    )  # fmt: skip
+    write_events(run_dir, [Record(BEGAN_S + place, "supervisor", place, event) for place, event in enumerate(events)])
+    assert values(read_curves(run_dir).by_metric["loss"]) == {10: 3.0, 20: 2.0, 21: 1.0}
 
 
 def test_steps_that_no_later_attempt_reaches_are_dropped_with_their_checkpoint(tmp_path: Path) -> None:
@@ -115,9 +126,9 @@ def test_steps_that_no_later_attempt_reaches_are_dropped_with_their_checkpoint(t
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(0, 40), st.integers(1, 3))
-def test_bins_keep_lows_highs_and_steps_whatever_their_width(losses: list[float], back: int, stride: int) -> None:
+def test_bins_keep_lows_highs_and_steps_at_any_width(losses: list[float], back: int, stride: int) -> None:
     """As many steps as MOST_BINS are hardly more work than 16, which are as good a limit."""
-    bins, most = Bins(1), 16
+    bins, most = StepBins(1), 16
     restart = max(0, len(losses) - back)
     written = [*range(len(losses)), *range(restart, len(losses))]
     for place in written:
@@ -137,7 +148,7 @@ def test_bins_keep_lows_highs_and_steps_whatever_their_width(losses: list[float]
 
 
 def test_a_long_run_is_bounded_and_its_spike_is_kept() -> None:
-    bins = Bins(3)
+    bins = StepBins(3)
     for step in range(50_000):
         bins.add(step, step, 0.1, (100.0 if step == 12_345 else 1.0, math.nan, 5.0))
     curve = bins.curve(0)
@@ -153,12 +164,12 @@ def test_a_run_that_grows_while_it_is_read_is_read_up_to_where_it_was(
     run_dir = write_compared(tmp_path, "one")
     write_lines(run_dir, [line(step) for step in range(10)])
     steps: Iterator[int] = itertools.count(10)
-    added = Bins.add
+    added = StepBins.add
 
-    def add_and_grow(self: Bins, *arguments: Any) -> None:
+    def add_and_grow(self: StepBins, *arguments: Any) -> None:
         added(self, *arguments)
         with open(run_dir.metrics, "a", encoding="utf-8") as file:
             file.write(f'{{"step": {next(steps)}, "loss": 1.0}}\n')
 
-    monkeypatch.setattr(Bins, "add", add_and_grow)
+    monkeypatch.setattr(StepBins, "add", add_and_grow)
     assert [point.step for point in read_curves(run_dir).by_metric["loss"]] == list(range(10))

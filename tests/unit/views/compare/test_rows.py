@@ -107,7 +107,7 @@ def test_links_in_a_run_are_not_followed(tmp_path: Path) -> None:
     assert "symbolic link" in row.reason
 
 
-def test_a_run_that_nobody_opened_has_not_started(tmp_path: Path) -> None:
+def test_a_run_without_a_supervisor_has_not_started(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "resolved.json").write_text("{}")
     assert [row.state for row in read_rows(tmp_path, NOW_S)] == ["not started"]
@@ -151,14 +151,14 @@ def test_a_run_of_a_command_is_named_by_its_trainer(tmp_path: Path) -> None:
 # --- cost -------------------------------------------------------------------------------------------
 
 
-def write_gpu_run(folder: Path, device: str, first_attempt: int = 1) -> RunDir:
+def write_gpu_run(folder: Path, device: str, first_attempt: int = 1, returncode: int | None = 0) -> RunDir:
     run_dir = RunDir(folder / "gpu")
     events: tuple[tuple[float, Event], ...] = (
         (0.0, RunOpened("gpu", GONE, 10, "0")),
         (0.0, LaunchAsked(first_attempt, 0)),
         (60.0, TrainerStarted(first_attempt, GONE, 0, 8, device, "bf16", 10, 10, 0)),
         (100.0, Progress(first_attempt, 10, 2.0, 10.0, 10)),
-        (7200.0, AttemptEnded(first_attempt, 0, "finished", "", "", "", "", "", 0)),
+        (7200.0, AttemptEnded(first_attempt, returncode, "finished", "", "", "", "", "", 0)),
     )
     write_events(run_dir, [Record(BEGAN_S + at_s, "supervisor", n, event) for n, (at_s, event) in enumerate(events)])
     return run_dir
@@ -175,6 +175,12 @@ def test_the_cost_is_that_of_all_gpu_hours_at_all_prices(tmp_path: Path, monkeyp
 def test_a_cost_that_is_not_known_is_not_guessed(tmp_path: Path, device: str, attempt: int) -> None:
     """A processor has no price, and the attempts before the seventh are not in these events."""
     assert row_of(write_gpu_run(tmp_path, device, attempt)).usd is None
+
+
+def test_an_attempt_with_an_unseen_end_makes_the_cost_unknown(tmp_path: Path) -> None:
+    """A later supervisor finds it dead, perhaps days later, while its machine was long gone."""
+    run_dir = write_gpu_run(tmp_path, "NVIDIA H100 80GB HBM3", returncode=None)
+    assert row_of(run_dir).usd is None
 
 
 def test_servers_beside_the_trainer_are_not_counted_as_free(tmp_path: Path) -> None:
