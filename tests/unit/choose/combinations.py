@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from prime_train.choose.choose import Chosen, choose
-from prime_train.choose.wishes import ChosenData, Place, Task, Wishes
+from prime_train.choose.choose import ChosenConfig, choose
+from prime_train.choose.wishes import ChosenData, GpuPlace, Task, Wishes
 from prime_train.choose.workload import find_workload
 from prime_train.core.errors import UserError
 from prime_train.estimate.candidate_changes import Assignments, apply_changes
@@ -81,7 +81,7 @@ def wish(combination: Combination, **more: object) -> Wishes:
         "name": "a-run",
         "model": combination.model,
         "shape": shape,
-        "place": Place(hardware_from_name(combination.gpus)),
+        "place": GpuPlace(hardware_from_name(combination.gpus)),
         "trainers": ("bundled", generation) if combination.task == "rl" else ("bundled",),
         "data": None if combination.task == "rl" else ChosenData("files", "data/*.jsonl"),
         "workload": find_workload(combination.env) if combination.env else None,
@@ -89,7 +89,7 @@ def wish(combination: Combination, **more: object) -> Wishes:
     return Wishes(**answers | more)  # type: ignore[arg-type]
 
 
-def choose_for(combination: Combination) -> tuple[Wishes, Chosen]:
+def choose_for(combination: Combination) -> tuple[Wishes, ChosenConfig]:
     wishes = wish(combination)
     return wishes, choose(wishes)
 

@@ -15,14 +15,14 @@ from prime_train.choose.workload import environment_names, find_workload
 from prime_train.cli.estimate.inputs import EstimateOptions, find_gpus
 from prime_train.cli.init.answers import (
     CHEAPEST,
-    Answered,
     Flags,
+    ReadAnswers,
     check_task,
     find_shape,
     parse_place,
     read_environment,
 )
-from prime_train.cli.init.preview import Judged, show
+from prime_train.cli.init.preview import JudgedConfig, show
 from prime_train.cli.init.records import look_at_data
 from prime_train.cli.init.verdict import describe_model
 from prime_train.cli.terminal.render import message
@@ -36,7 +36,7 @@ _TASKS = {"pretrain": "pretraining on text", "sft": "fine-tuning on chats (SFT)"
 _AUDIO = "audio (not trained yet: a trainer of yours can be supervised with --command)"
 _WRITE, _AGAIN = "write it", "change an answer"
 
-Converse = tuple[Answered, Judged]
+Converse = tuple[ReadAnswers, JudgedConfig]
 Choose = Callable[[Flags], Converse]
 
 
