@@ -97,10 +97,14 @@ def choose_for(combination: Combination) -> tuple[Wishes, ChosenConfig]:
 def find_fastest(wishes: Wishes, run: RunSpec, *, is_fine: bool) -> float:
     """Seconds of the fastest step of a grid of layouts and sizes that fit, without head-room, for the same training."""
     hardware, shape = wishes.place.hardware, wishes.shape
-    fastest = float("inf")
+    fastest, too_large = float("inf"), set[Assignments]()
     for assignments in _grid(run, hardware.gpus, is_fine):
         changed = apply_changes(run, assignments)
+        layout = tuple(one for one in assignments if one[0] != "batch.micro_batch")
+        if layout in too_large:  # the micro-batches come in their order, and a larger one frees no memory
+            continue
         if not memory_of(changed, hardware, shape)[0].fits:
+            too_large.add(layout)
             continue
         try:
             time = estimate(changed, hardware, shape).time
@@ -115,7 +119,7 @@ def _grid(run: RunSpec, gpus: int, is_fine: bool) -> Iterator[Assignments]:
     if run.prime_rl is not None:
         yield from _grid_of_prime_rl(gpus)
         return
-    shared = [n / 20 for n in (range(3, 18) if is_fine else (4, 8, 12))]
+    shared = [n / 20 for n in (range(3, 18, 2) if is_fine else (4, 8, 12))]
     for trained, served in _splits(run, gpus):
         fractions: list[float] = [0.9] if trained + served <= gpus else shared
         shards = [count for count in range(1, trained + 1) if trained % count == 0]
