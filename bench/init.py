@@ -9,7 +9,6 @@ so `slower` also holds what a tenth of free memory costs.
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -18,10 +17,11 @@ import record
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the combinations are those of the tests
 
+from tests.unit.choose.combinations import COMBINATIONS, choose_for, find_fastest
+
 from prime_train.facts.facts import Facts
 from prime_train.facts.host import parse_gpus
 from prime_train.rules import judge
-from tests.unit.choose.combinations import COMBINATIONS, choose_for, find_fastest
 
 MOST_SLOWER = 0.15
 

@@ -69,7 +69,7 @@ def _explain_length(wishes: Wishes, level: Concession) -> str:
         return "as asked for"
     if level.ctx_tokens < first_length(wishes):
         return f"the longest that fits; {first_length(wishes)} was wanted, which takes more memory"
-    if wishes.task == "rl" and wishes.workload is not None:
+    if wishes.workload is not None:
         work = wishes.workload
         prompt = f"{work.prompt_tokens}" if work.prompt_tokens else "512, which is assumed,"
         return f"a prompt of {prompt} and the answers of {work.words}; longer answers need more"
@@ -83,7 +83,8 @@ def first_length(wishes: Wishes) -> int:
     most = wishes.shape.ctx_tokens or 2**20
     if wishes.ctx_tokens is not None:
         return wishes.ctx_tokens
-    if wishes.task == "rl" and wishes.workload is not None:
+    shows_tasks = wishes.data is not None and wishes.data.kind == "demonstrations"
+    if wishes.workload is not None and (wishes.task == "rl" or shows_tasks):
         return min(most, wishes.workload.ctx_tokens)
     longest = wishes.data.longest_tokens if wishes.data is not None else None
     if wishes.task == "sft" and longest is not None:
@@ -144,6 +145,8 @@ def choose_rate(wishes: Wishes, level: Concession) -> tuple[float, str]:
 
 
 def _rest(wishes: Wishes) -> Iterator[Setting]:
+    if wishes.place.machines > 1:
+        yield Setting("parallel.machines", wishes.place.machines, "`prime-train run` is started on every one of them")
     yield Setting("checkpoint.interval_steps", 100)
     yield Setting("checkpoint.keep_last", 2)
     yield Setting("checkpoint.final", "hf", "also writes the result as a Hugging Face folder")

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from prime_train.choose.choose import choose
 from prime_train.choose.prime_rl import SHARES_A_GPU
-from prime_train.choose.wishes import BUNDLED, TASKS, Budget, ChosenData, GpuPlace, Task, Wishes
+from prime_train.choose.wishes import BUNDLED, NO_LIMIT, TASKS, Budget, ChosenData, GpuPlace, Task, Wishes
 from prime_train.choose.workload import EXECUTORS, TURNS, Workload, environment_names, find_workload
 from prime_train.cli.estimate import inputs
 from prime_train.cli.estimate.inputs import EstimateOptions
@@ -106,11 +106,7 @@ def read_flags(flags: Flags) -> ReadAnswers:
     )
     wishes = count_tokens(wishes)
     place, found = find_place(flags, wishes)
-    return ReadAnswers(_with_place(wishes, place), (*notes, *seen, *found))
-
-
-def _with_place(wishes: Wishes, place: GpuPlace) -> Wishes:
-    return dataclasses.replace(wishes, place=place)
+    return ReadAnswers(dataclasses.replace(wishes, place=place), (*notes, *seen, *found))
 
 
 def check_task(task: str) -> Task:
@@ -200,6 +196,14 @@ def _one_of(words: tuple[Word, ...], given: str, where: str) -> Word:
     return found
 
 
+def list_models() -> list[str]:
+    """The models of the registry, and those in the local cache of the hub."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache_folder = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
+    cached = [path.name.removeprefix("models--").replace("--", "/") for path in cache_folder.glob("models--*--*")]
+    return list(dict.fromkeys((*cached, *shape_rows())))
+
+
 def choose_trainers(flags: Flags, task: Task, gpus: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The trainers to try, in their order, and notes. Raises UserError for a word that names none."""
     known = ("auto", BUNDLED, "prime-rl", *generations())
@@ -262,6 +266,14 @@ def find_place(flags: Flags, wishes: Wishes) -> tuple[GpuPlace, tuple[str, ...]]
         free = shutil.disk_usage(Path.cwd()).free
         return GpuPlace(inputs.find_gpus(EstimateOptions("")), 1, free, per_hour), ()
     hardware, machines = parse_place(flags.gpus or "")
+    if wishes.task == "rl" and machines > 1:
+        raise UserError(
+            what=f"{machines} machines",
+            where=f"--gpus {flags.gpus}",
+            why="a run of rl has its engine on the machine that trains",
+            fix=f"--gpus {hardware.gpus // machines}x{hardware.id}",
+            exit_code=ExitCode.FINDINGS,
+        )
     return GpuPlace(hardware, machines, interruptions_per_hour=per_hour), ()
 
 
@@ -287,7 +299,7 @@ def _find_cheapest(wishes: Wishes) -> tuple[Hardware, str]:
     def judge(gpu: str, count: int) -> Judgement | Impossible:
         hardware = hardware_from_name(f"{count}x{gpu}")
         try:
-            chosen = choose(_with_place(wishes, GpuPlace(hardware)))
+            chosen = choose(dataclasses.replace(wishes, place=GpuPlace(hardware), budget=NO_LIMIT))
         except UserError as error:
             return Impossible(error.what)
         time, run = chosen.estimate.time, chosen.reading.run

@@ -12,7 +12,7 @@ import typer
 
 from prime_train.choose.choose import choose
 from prime_train.cli.init import github_actions as workflow
-from prime_train.cli.init.answers import Flags, ReadAnswers, read_flags
+from prime_train.cli.init.answers import Flags, ReadAnswers, list_models, read_flags
 from prime_train.cli.init.preview import JudgedConfig, judge_chosen, list_next_steps, show, to_document
 from prime_train.cli.init.verdict import describe_model
 from prime_train.cli.terminal.options import AsJson, NoColor, Offline
@@ -22,12 +22,11 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES
 from prime_train.core.rundir import write_atomic
 from prime_train.prices import store
-from prime_train.registry.known import shape_rows
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """The models of the registry that start with `incomplete`, for shell completion."""
-    return [name for name in shape_rows() if name.lower().startswith(incomplete.lower())]
+    """The known models that start with `incomplete`, for shell completion."""
+    return [name for name in list_models() if name.lower().startswith(incomplete.lower())]
 
 
 def _option(name: str, help_: str, metavar: str | None = None) -> Any:

@@ -19,6 +19,7 @@ from prime_train.cli.init.answers import (
     ReadAnswers,
     check_task,
     find_shape,
+    list_models,
     parse_place,
     read_environment,
 )
@@ -28,7 +29,6 @@ from prime_train.cli.init.verdict import describe_model
 from prime_train.cli.terminal.render import message
 from prime_train.core.errors import UserError
 from prime_train.core.units import GIB
-from prime_train.registry.known import shape_rows
 
 _BACK = object()
 _KEYS = "(Esc: back, Ctrl-C: stop)"
@@ -135,7 +135,7 @@ def _questions() -> Iterator[Asked]:
         return is_rl(flags) and flags.env is not None and find_workload(flags.env) is None
 
     yield Asked("task", _ask_task, always, lambda flags: check_task(flags.task or "") and "")
-    names = list(shape_rows())
+    names = list_models()
     yield Asked("model", lambda: _text("Which model: a folder, or a name on the hub?", names), always, _look_at_model)
     gpus = "Which GPUs: here, 1xrtx4090, 8xh100-80gb, 2x8xh100, or cheapest?"
     yield Asked("gpus", lambda: _text(gpus, ["here", CHEAPEST], "here"), always, _look_at_gpus)
