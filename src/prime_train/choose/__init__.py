@@ -6,5 +6,5 @@ fastest that leaves a tenth of each GPU free below the upper bound. No table of 
 the estimator changes what is chosen.
 
 Concessions have an order: all weights before an adapter, the wanted length before a shorter one, the bundled trainer
-before prime-rl. Nothing that does not fit is returned: the error says what would fit.
+before prime-rl. Nothing that does not fit is returned: the error names what would fit.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.choose.draft import Draft, Setting
-from prime_train.choose.wishes import ChosenData, Level, Wishes
+from prime_train.choose.wishes import ChosenData, Concession, Wishes
 from prime_train.choose.workload import Workload
 from prime_train.estimate.candidate_changes import Assignments
 
@@ -19,7 +19,7 @@ _BF16_CAPABILITY = (8, 0)  # Ampere. Source: NVIDIA CUDA programming guide, comp
 _RANK = 16  # QLoRA, arXiv 2305.14314, s. 4: the rank hardly matters if every linear layer has an adapter
 
 
-def draft_bundled(wishes: Wishes, level: Level) -> Draft:
+def draft_bundled(wishes: Wishes, level: Concession) -> Draft:
     """The settings of a run of the bundled trainer. Steps, batches and intervals are placeholders."""
     return Draft((*_model(wishes, level), *_data(wishes, level), *_learning(wishes, level), *_rest(wishes)))
 
@@ -33,7 +33,7 @@ def global_batch(wishes: Wishes, ctx_tokens: int) -> int:
     return -(-wanted // gpus) * gpus
 
 
-def _model(wishes: Wishes, level: Level) -> Iterator[Setting]:
+def _model(wishes: Wishes, level: Concession) -> Iterator[Setting]:
     yield Setting("run.name", wishes.name)
     yield Setting("run.kind", wishes.task)
     yield Setting("run.max_steps", 1000)
@@ -54,7 +54,7 @@ def _explain_adapter(wishes: Wishes) -> str:
     return "an adapter, because training all weights does not fit on these GPUs; more of them would allow it"
 
 
-def _data(wishes: Wishes, level: Level) -> Iterator[Setting]:
+def _data(wishes: Wishes, level: Concession) -> Iterator[Setting]:
     yield Setting("data.ctx_tokens", level.ctx_tokens, _explain_length(wishes, level))
     if wishes.task == "rl" or (wishes.data is not None and wishes.data.kind == "demonstrations"):
         assert wishes.workload is not None
@@ -64,12 +64,12 @@ def _data(wishes: Wishes, level: Level) -> Iterator[Setting]:
         yield from _source(wishes.data, wishes.task == "sft")
 
 
-def _explain_length(wishes: Wishes, level: Level) -> str:
+def _explain_length(wishes: Wishes, level: Concession) -> str:
     if wishes.ctx_tokens is not None:
         return "as asked for"
     if level.ctx_tokens < first_length(wishes):
         return f"the longest that fits; {first_length(wishes)} was wanted, which takes more memory"
-    if wishes.task == "rl" and wishes.workload is not None:
+    if wishes.workload is not None:
         work = wishes.workload
         prompt = f"{work.prompt_tokens}" if work.prompt_tokens else "512, which is assumed,"
         return f"a prompt of {prompt} and the answers of {work.words}; longer answers need more"
@@ -83,7 +83,8 @@ def first_length(wishes: Wishes) -> int:
     most = wishes.shape.ctx_tokens or 2**20
     if wishes.ctx_tokens is not None:
         return wishes.ctx_tokens
-    if wishes.task == "rl" and wishes.workload is not None:
+    shows_tasks = wishes.data is not None and wishes.data.kind == "demonstrations"
+    if wishes.workload is not None and (wishes.task == "rl" or shows_tasks):
         return min(most, wishes.workload.ctx_tokens)
     longest = wishes.data.longest_tokens if wishes.data is not None else None
     if wishes.task == "sft" and longest is not None:
@@ -108,7 +109,7 @@ def _source(data: ChosenData, is_chat: bool) -> Iterator[Setting]:
         yield Setting(f"[[data.sources]].{'messages_field' if is_chat else 'text_field'}", data.field)
 
 
-def _learning(wishes: Wishes, level: Level) -> Iterator[Setting]:
+def _learning(wishes: Wishes, level: Concession) -> Iterator[Setting]:
     batch = global_batch(wishes, level.ctx_tokens)
     yield Setting("batch.micro_batch", 1)
     yield Setting("batch.global_batch", batch, _explain_batch(wishes, batch * level.ctx_tokens))
@@ -131,10 +132,10 @@ def _learning(wishes: Wishes, level: Level) -> Iterator[Setting]:
 def _explain_batch(wishes: Wishes, tokens: int) -> str:
     if wishes.task == "rl" and wishes.workload is not None:
         return f"rollouts of a step; usual for {wishes.workload.turns}-turn tasks"
-    return f"{tokens:,} tokens of a step; the size that published runs use, whatever the GPUs"
+    return f"{tokens:,} tokens of a step; the size that published runs use on any GPUs"
 
 
-def choose_rate(wishes: Wishes, level: Level) -> tuple[float, str]:
+def choose_rate(wishes: Wishes, level: Concession) -> tuple[float, str]:
     """The peak learning rate, and where it is from."""
     if wishes.task == "pretrain":
         below = (rate for most, rate in _PRETRAIN_RATES if wishes.shape.parameters <= most)
@@ -144,6 +145,8 @@ def choose_rate(wishes: Wishes, level: Level) -> tuple[float, str]:
 
 
 def _rest(wishes: Wishes) -> Iterator[Setting]:
+    if wishes.place.machines > 1:
+        yield Setting("parallel.machines", wishes.place.machines, "`prime-train run` is started on every one of them")
     yield Setting("checkpoint.interval_steps", 100)
     yield Setting("checkpoint.keep_last", 2)
     yield Setting("checkpoint.final", "hf", "also writes the result as a Hugging Face folder")

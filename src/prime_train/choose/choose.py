@@ -10,8 +10,8 @@ from prime_train.choose.bundled import draft_bundled, first_length, list_layouts
 from prime_train.choose.draft import Draft
 from prime_train.choose.finish import choose_end
 from prime_train.choose.prime_rl import draft_prime_rl, list_prime_rl_layouts
-from prime_train.choose.sizes import HEADROOM, Sizes, choose_sizes, explain, fits_at_all
-from prime_train.choose.wishes import BUNDLED, Level, Wishes
+from prime_train.choose.sizes import HEADROOM, TriedLayouts, choose_sizes, explain, fits_at_all
+from prime_train.choose.wishes import BUNDLED, Concession, Wishes
 from prime_train.config import detect
 from prime_train.config.parsed_config import Reading
 from prime_train.core.errors import ExitCode, UserError
@@ -28,18 +28,18 @@ _GPUS_OF_A_MACHINE = (2, 4, 8)
 _LARGE_GPUS = ("h100-80gb", "h200", "b200")
 
 
-class Chosen(NamedTuple):
+class ChosenConfig(NamedTuple):
     """A config that fits. `draft` has the settings with their reasons, `text` the file."""
 
     trainer: str
-    level: Level
+    level: Concession
     draft: Draft
     text: str
     reading: Reading
     estimate: Estimate
 
 
-def choose(wishes: Wishes, prices: tuple[Price, ...] = (), path: str = "run.toml") -> Chosen:
+def choose(wishes: Wishes, prices: tuple[Price, ...] = (), path: str = "run.toml") -> ChosenConfig:
     """The config for these wishes. Raises UserError if nothing fits, or the budget is too small."""
     found = _find_fitting(wishes, HEADROOM) or _find_fitting(wishes, 0.0)
     if found is None:
@@ -55,10 +55,10 @@ def choose(wishes: Wishes, prices: tuple[Price, ...] = (), path: str = "run.toml
     text = draft.text(*_title(wishes, trainer))
     reading = detect.read(text, path)
     assert reading.run is not None
-    return Chosen(trainer, level, draft, text, reading, estimate(reading.run, hardware, shape, None, prices))
+    return ChosenConfig(trainer, level, draft, text, reading, estimate(reading.run, hardware, shape, None, prices))
 
 
-def _find_fitting(wishes: Wishes, headroom: float) -> tuple[str, Level, Draft, Sizes] | None:
+def _find_fitting(wishes: Wishes, headroom: float) -> tuple[str, Concession, Draft, TriedLayouts] | None:
     """The first trainer and concession with which the run fits."""
     for trainer in wishes.trainers:
         for level in list_levels(wishes):
@@ -68,13 +68,15 @@ def _find_fitting(wishes: Wishes, headroom: float) -> tuple[str, Level, Draft, S
     return None
 
 
-def try_level(wishes: Wishes, trainer: str, level: Level, headroom: float = HEADROOM) -> tuple[Draft, Sizes]:
+def try_level(
+    wishes: Wishes, trainer: str, level: Concession, headroom: float = HEADROOM
+) -> tuple[Draft, TriedLayouts]:
     """The draft of a trainer with one concession, and the sizes that were tried for it."""
     draft, layouts = _draft(wishes, trainer, level)
     return draft, choose_sizes(_run_of(draft), layouts, wishes.place.hardware, wishes.shape, headroom)
 
 
-def _draft(wishes: Wishes, trainer: str, level: Level) -> tuple[Draft, Iterator[Assignments]]:
+def _draft(wishes: Wishes, trainer: str, level: Concession) -> tuple[Draft, Iterator[Assignments]]:
     """The draft of a trainer, and the layouts to try for it."""
     if trainer == BUNDLED:
         return draft_bundled(wishes, level), list_layouts(wishes)
@@ -89,17 +91,17 @@ def _fits_smallest(wishes: Wishes) -> bool:
     return any(fits_at_all(_run_of(draft), layouts, place.hardware, shape) for draft, layouts in drafts)
 
 
-def list_levels(wishes: Wishes) -> Iterator[Level]:
+def list_levels(wishes: Wishes) -> Iterator[Concession]:
     """The concessions, the smallest first: all weights, then an adapter, then an adapter and shorter sequences."""
     first = first_length(wishes)
     adapters = [wishes.adapter] if wishes.adapter is not None else [False, True]
     if wishes.task == "pretrain":  # an adapter beside random weights learns nothing
         adapters = [False]
-    yield from (Level(adapter, first) for adapter in adapters)
+    yield from (Concession(adapter, first) for adapter in adapters)
     least = wishes.workload.least_ctx_tokens if wishes.task == "rl" and wishes.workload else _LEAST_CTX_TOKENS
     ctx_tokens = first // 2
     while wishes.ctx_tokens is None and ctx_tokens >= least:
-        yield Level(adapters[-1], ctx_tokens)
+        yield Concession(adapters[-1], ctx_tokens)
         ctx_tokens //= 2
 
 

@@ -7,7 +7,7 @@ import math
 from typing import NamedTuple
 
 from prime_train.choose.draft import Choice
-from prime_train.choose.wishes import Budget, Place, Wishes
+from prime_train.choose.wishes import Budget, GpuPlace, Wishes
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import format_bytes
 from prime_train.estimate.candidate_changes import has_adapter
@@ -73,7 +73,7 @@ def _wanted_steps(wishes: Wishes, run: RunSpec) -> Choice:
 class Limits(NamedTuple):
     """The budget, and what decides how many steps it holds."""
 
-    place: Place
+    place: GpuPlace
     budget: Budget
     time: Time
     gpus: int

@@ -7,7 +7,7 @@ from functools import cache
 
 from prime_train.choose.bundled import choose_rate, first_length
 from prime_train.choose.draft import Draft, Setting
-from prime_train.choose.wishes import Level, Wishes
+from prime_train.choose.wishes import Concession, Wishes
 from prime_train.choose.workload import Workload
 from prime_train.config import detect
 from prime_train.config.parsed_config import Reading
@@ -25,13 +25,13 @@ def _read_keys(generation: str) -> Reading:
     return detect.read(_MINIMAL.format(generation), "rl.toml")
 
 
-def draft_prime_rl(wishes: Wishes, level: Level, generation: str) -> Draft:
+def draft_prime_rl(wishes: Wishes, level: Concession, generation: str) -> Draft:
     """The settings of an `rl` run of this generation. Steps and intervals are placeholders."""
     keys = _read_keys(generation)
     return Draft(tuple(_settings(wishes, level, keys)), keys.key)
 
 
-def _settings(wishes: Wishes, level: Level, keys: Reading) -> Iterator[Setting]:
+def _settings(wishes: Wishes, level: Concession, keys: Reading) -> Iterator[Setting]:
     assert wishes.workload is not None
     work, generation = wishes.workload, keys.generation
 

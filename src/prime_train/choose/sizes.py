@@ -1,4 +1,4 @@
-"""Finds the fastest layout that leaves a tenth of each GPU free, and says why each size is what it is. Pure."""
+"""Finds the fastest layout that leaves a tenth of each GPU free, and gives the reason for each size. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tried(NamedTuple):
         return dict((*self.layout, *self.sizes))
 
 
-class Sizes(NamedTuple):
+class TriedLayouts(NamedTuple):
     """The fastest layout that fits, of all that were tried. `best` is None if none fits."""
 
     best: Tried | None
@@ -62,13 +62,13 @@ class Sizes(NamedTuple):
 
 def choose_sizes(
     run: RunSpec, layouts: Iterable[Assignments], hardware: Hardware, shape: ModelShape, headroom: float = HEADROOM
-) -> Sizes:
+) -> TriedLayouts:
     """Tries every layout with the largest micro-batch that leaves `headroom` of each GPU free; the fastest is best."""
     small = hardware._replace(usable_bytes=(1 - headroom) * hardware.usable_bytes)
     tried = tuple(_try(run, layout, small, hardware, shape) for layout in layouts)
     fitting = [one for one in tried if one.step_s is not None]
     best = min(fitting, key=lambda one: one.step_s or 0.0, default=None)
-    return Sizes(best, tried, hardware.usable_bytes)
+    return TriedLayouts(best, tried, hardware.usable_bytes)
 
 
 def fits_at_all(run: RunSpec, layouts: Iterable[Assignments], hardware: Hardware, shape: ModelShape) -> bool:
@@ -128,7 +128,7 @@ def _step_s(run: RunSpec, hardware: Hardware, shape: ModelShape) -> float | None
     return None if rollouts_of(run) is not None and time.rollouts is None else time.step_s.typical
 
 
-def explain(sizes: Sizes, run: RunSpec, hardware: Hardware, shape: ModelShape) -> dict[str, Choice]:
+def explain(sizes: TriedLayouts, run: RunSpec, hardware: Hardware, shape: ModelShape) -> dict[str, Choice]:
     """RunSpec field -> the chosen value, why, and what would change it. `sizes.best` must be set."""
     assert sizes.best is not None
     chosen = {field: Choice(value, _compare(sizes, sizes.best, field)) for field, value in sizes.best.layout}
@@ -156,7 +156,7 @@ def _explain_batch(run: RunSpec, best: Tried, hardware: Hardware, shape: ModelSh
     return f"{needed}; {larger} would need {high_bytes / GIB:.1f}, and a tenth should stay free"
 
 
-def _compare(sizes: Sizes, best: Tried, field: str) -> str:
+def _compare(sizes: TriedLayouts, best: Tried, field: str) -> str:
     """What the field is, and what its other values would do."""
     rest = _without(best.layout, field)
     others = []

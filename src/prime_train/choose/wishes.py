@@ -38,7 +38,7 @@ class Budget(NamedTuple):
 NO_LIMIT = Budget()
 
 
-class Place(NamedTuple):
+class GpuPlace(NamedTuple):
     """The machines. `hardware` has the GPUs of all `machines`. `free_disk_bytes` is None for another machine."""
 
     hardware: Hardware
@@ -58,7 +58,7 @@ class Wishes:
     name: str
     model: str  # a folder, or a name on the hub
     shape: ModelShape
-    place: Place
+    place: GpuPlace
     trainers: tuple[str, ...] = (BUNDLED,)
     data: ChosenData | None = None
     workload: Workload | None = None
@@ -68,7 +68,7 @@ class Wishes:
     budget: Budget = NO_LIMIT
 
 
-class Level(NamedTuple):
+class Concession(NamedTuple):
     """One concession: whether an adapter is trained, and the tokens of a sequence."""
 
     adapter: bool

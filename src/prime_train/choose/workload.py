@@ -26,7 +26,7 @@ EXECUTORS: tuple[Executor, ...] = ("none", "local", "sandbox", "service")
 class Workload(NamedTuple):
     """An environment as it loads a run. `kind` is that of [[tasks]]; `id` the taskset of verifiers, else "".
 
-    `is_described`: the registry or the user says how it works; else it counts as one turn without tools.
+    `is_described`: it is known how it works; else it counts as one turn without tools.
     `prompt_tokens` is None if it is not known.
     """
 

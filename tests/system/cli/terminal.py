@@ -30,15 +30,23 @@ def write_program(folder: Path) -> Path:
 class Terminal:
     """A program that leads a terminal. A thread reads what it prints, because a full terminal would stop it."""
 
-    def __init__(self, program: Path, *arguments: str, cwd: Path, python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        program: Path,
+        *arguments: str,
+        cwd: Path,
+        python: str = sys.executable,
+        columns: str = str(COLUMNS),
+        no_color: str = "",
+    ) -> None:
         self._ours, its = pty.openpty()
-        termios.tcsetwinsize(its, (24, COLUMNS))
+        termios.tcsetwinsize(its, (24, int(columns)))
         hidden = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
         environment = {name: value for name, value in os.environ.items() if name not in hidden}
         self.process = subprocess.Popen(
             [python, str(program), *arguments],
             cwd=cwd,
-            env=environment | {"TERM": "xterm-256color"},
+            env=environment | {"TERM": "xterm-256color"} | ({"NO_COLOR": no_color} if no_color else {}),
             preexec_fn=lambda: os.login_tty(its),
             pass_fds=(its,),
         )
@@ -46,6 +54,11 @@ class Terminal:
         self._raw, self._is_over, self._more = "", False, threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    @property
+    def raw(self) -> str:
+        """What it has printed, with escape sequences."""
+        return self._raw
 
     @property
     def shown(self) -> str:

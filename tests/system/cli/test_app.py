@@ -125,7 +125,7 @@ def test_a_wrong_command_line_is_usage(arguments: tuple[str, ...], tmp_path: Pat
     assert "Usage: prime-train" in done.stderr
 
 
-@pytest.mark.parametrize(("word", "meant"), [("resume", "run CONFIG"), ("list", "status"), ("new", "presets copy")])
+@pytest.mark.parametrize(("word", "meant"), [("resume", "run CONFIG"), ("list", "status"), ("new", "init")])
 def test_a_word_of_other_programs_gets_the_command_that_does_it(word: str, meant: str, tmp_path: Path) -> None:
     done = prime_train(word, "something", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

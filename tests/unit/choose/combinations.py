@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from prime_train.choose.choose import Chosen, choose
-from prime_train.choose.wishes import ChosenData, Place, Task, Wishes
+from prime_train.choose.choose import ChosenConfig, choose
+from prime_train.choose.wishes import ChosenData, GpuPlace, Task, Wishes
 from prime_train.choose.workload import find_workload
 from prime_train.core.errors import UserError
 from prime_train.estimate.candidate_changes import Assignments, apply_changes
@@ -81,7 +81,7 @@ def wish(combination: Combination, **more: object) -> Wishes:
         "name": "a-run",
         "model": combination.model,
         "shape": shape,
-        "place": Place(hardware_from_name(combination.gpus)),
+        "place": GpuPlace(hardware_from_name(combination.gpus)),
         "trainers": ("bundled", generation) if combination.task == "rl" else ("bundled",),
         "data": None if combination.task == "rl" else ChosenData("files", "data/*.jsonl"),
         "workload": find_workload(combination.env) if combination.env else None,
@@ -89,7 +89,7 @@ def wish(combination: Combination, **more: object) -> Wishes:
     return Wishes(**answers | more)  # type: ignore[arg-type]
 
 
-def choose_for(combination: Combination) -> tuple[Wishes, Chosen]:
+def choose_for(combination: Combination) -> tuple[Wishes, ChosenConfig]:
     wishes = wish(combination)
     return wishes, choose(wishes)
 
@@ -97,10 +97,14 @@ def choose_for(combination: Combination) -> tuple[Wishes, Chosen]:
 def find_fastest(wishes: Wishes, run: RunSpec, *, is_fine: bool) -> float:
     """Seconds of the fastest step of a grid of layouts and sizes that fit, without head-room, for the same training."""
     hardware, shape = wishes.place.hardware, wishes.shape
-    fastest = float("inf")
+    fastest, too_large = float("inf"), set[Assignments]()
     for assignments in _grid(run, hardware.gpus, is_fine):
         changed = apply_changes(run, assignments)
+        layout = tuple(one for one in assignments if one[0] != "batch.micro_batch")
+        if layout in too_large:  # the micro-batches come in their order, and a larger one frees no memory
+            continue
         if not memory_of(changed, hardware, shape)[0].fits:
+            too_large.add(layout)
             continue
         try:
             time = estimate(changed, hardware, shape).time
@@ -115,7 +119,7 @@ def _grid(run: RunSpec, gpus: int, is_fine: bool) -> Iterator[Assignments]:
     if run.prime_rl is not None:
         yield from _grid_of_prime_rl(gpus)
         return
-    shared = [n / 20 for n in (range(3, 18) if is_fine else (4, 8, 12))]
+    shared = [n / 20 for n in (range(3, 18, 2) if is_fine else (4, 8, 12))]
     for trained, served in _splits(run, gpus):
         fractions: list[float] = [0.9] if trained + served <= gpus else shared
         shards = [count for count in range(1, trained + 1) if trained % count == 0]

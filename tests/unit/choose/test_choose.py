@@ -51,7 +51,7 @@ def test_a_tenth_of_each_gpu_stays_free() -> None:
             )
 
 
-def test_every_size_says_why() -> None:
+def test_every_size_has_a_reason() -> None:
     _, chosen = choose_for(COMBINATIONS[0])
     whys = {setting.key: setting.why for setting in chosen.draft.settings}
     assert "would need" in whys["batch.micro_batch"]
@@ -59,7 +59,7 @@ def test_every_size_says_why() -> None:
     assert all(whys[key] for key in ("run.max_steps", "data.ctx_tokens", "optim.lr", "checkpoint.interval_steps"))
 
 
-def test_what_does_not_fit_says_what_would() -> None:
+def test_what_would_fit_is_advised() -> None:
     with pytest.raises(UserError) as refused:
         choose(wish(Combination("sft", "meta-llama/Llama-3.1-70B", "2xh100-80gb")))
     assert refused.value.exit_code == ExitCode.FINDINGS

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from prime_train.choose.choose import choose
 from prime_train.choose.prime_rl import SHARES_A_GPU
-from prime_train.choose.wishes import BUNDLED, TASKS, Budget, ChosenData, Place, Task, Wishes
+from prime_train.choose.wishes import BUNDLED, NO_LIMIT, TASKS, Budget, ChosenData, GpuPlace, Task, Wishes
 from prime_train.choose.workload import EXECUTORS, TURNS, Workload, environment_names, find_workload
 from prime_train.cli.estimate import inputs
 from prime_train.cli.estimate.inputs import EstimateOptions
@@ -74,14 +74,14 @@ class Flags(NamedTuple):
         return lacking
 
 
-class Answered(NamedTuple):
+class ReadAnswers(NamedTuple):
     """The wishes, and lines about what was found on the way."""
 
     wishes: Wishes
     notes: tuple[str, ...]
 
 
-def read_flags(flags: Flags) -> Answered:
+def read_flags(flags: Flags) -> ReadAnswers:
     """The wishes that the flags stand for. Raises UserError for what does not exist, or cannot be trained."""
     task = check_task(flags.task or "")
     assert flags.model is not None
@@ -95,7 +95,7 @@ def read_flags(flags: Flags) -> Answered:
         name=flags.name or _name(flags.model, task),
         model=flags.model,
         shape=shape,
-        place=Place(hardware_from_name("h100-80gb")),
+        place=GpuPlace(hardware_from_name("h100-80gb")),
         trainers=trainers,
         data=data,
         workload=workload,
@@ -106,11 +106,7 @@ def read_flags(flags: Flags) -> Answered:
     )
     wishes = count_tokens(wishes)
     place, found = find_place(flags, wishes)
-    return Answered(_with_place(wishes, place), (*notes, *seen, *found))
-
-
-def _with_place(wishes: Wishes, place: Place) -> Wishes:
-    return dataclasses.replace(wishes, place=place)
+    return ReadAnswers(dataclasses.replace(wishes, place=place), (*notes, *seen, *found))
 
 
 def check_task(task: str) -> Task:
@@ -200,6 +196,14 @@ def _one_of(words: tuple[Word, ...], given: str, where: str) -> Word:
     return found
 
 
+def list_models() -> list[str]:
+    """The models of the registry, and those in the local cache of the hub."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache_folder = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
+    cached = [path.name.removeprefix("models--").replace("--", "/") for path in cache_folder.glob("models--*--*")]
+    return list(dict.fromkeys((*cached, *shape_rows())))
+
+
 def choose_trainers(flags: Flags, task: Task, gpus: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The trainers to try, in their order, and notes. Raises UserError for a word that names none."""
     known = ("auto", BUNDLED, "prime-rl", *generations())
@@ -252,17 +256,25 @@ def _name(model: str, task: str) -> str:
     return f"{plain or 'model'}-{task}"
 
 
-def find_place(flags: Flags, wishes: Wishes) -> tuple[Place, tuple[str, ...]]:
+def find_place(flags: Flags, wishes: Wishes) -> tuple[GpuPlace, tuple[str, ...]]:
     """The machines of --gpus: named, found here, or the cheapest that fit. Raises UserError for no GPU."""
     per_hour = None if flags.interruptions_per_day is None else flags.interruptions_per_day / 24
     if flags.gpus == CHEAPEST:
         hardware, note = _find_cheapest(wishes)
-        return Place(hardware, interruptions_per_hour=per_hour), (note,)
+        return GpuPlace(hardware, interruptions_per_hour=per_hour), (note,)
     if flags.gpus in (None, "here"):
         free = shutil.disk_usage(Path.cwd()).free
-        return Place(inputs.find_gpus(EstimateOptions("")), 1, free, per_hour), ()
+        return GpuPlace(inputs.find_gpus(EstimateOptions("")), 1, free, per_hour), ()
     hardware, machines = parse_place(flags.gpus or "")
-    return Place(hardware, machines, interruptions_per_hour=per_hour), ()
+    if wishes.task == "rl" and machines > 1:
+        raise UserError(
+            what=f"{machines} machines",
+            where=f"--gpus {flags.gpus}",
+            why="a run of rl has its engine on the machine that trains",
+            fix=f"--gpus {hardware.gpus // machines}x{hardware.id}",
+            exit_code=ExitCode.FINDINGS,
+        )
+    return GpuPlace(hardware, machines, interruptions_per_hour=per_hour), ()
 
 
 def parse_place(text: str) -> tuple[Hardware, int]:
@@ -287,7 +299,7 @@ def _find_cheapest(wishes: Wishes) -> tuple[Hardware, str]:
     def judge(gpu: str, count: int) -> Judgement | Impossible:
         hardware = hardware_from_name(f"{count}x{gpu}")
         try:
-            chosen = choose(_with_place(wishes, Place(hardware)))
+            chosen = choose(dataclasses.replace(wishes, place=GpuPlace(hardware), budget=NO_LIMIT))
         except UserError as error:
             return Impossible(error.what)
         time, run = chosen.estimate.time, chosen.reading.run

@@ -12,8 +12,8 @@ import typer
 
 from prime_train.choose.choose import choose
 from prime_train.cli.init import github_actions as workflow
-from prime_train.cli.init.answers import Answered, Flags, read_flags
-from prime_train.cli.init.preview import Judged, judge_chosen, list_next_steps, show, to_document
+from prime_train.cli.init.answers import Flags, ReadAnswers, list_models, read_flags
+from prime_train.cli.init.preview import JudgedConfig, judge_chosen, list_next_steps, show, to_document
 from prime_train.cli.init.verdict import describe_model
 from prime_train.cli.terminal.options import AsJson, NoColor, Offline
 from prime_train.cli.terminal.render import json_text
@@ -22,12 +22,11 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES
 from prime_train.core.rundir import write_atomic
 from prime_train.prices import store
-from prime_train.registry.known import shape_rows
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """The models of the registry that start with `incomplete`, for shell completion."""
-    return [name for name in shape_rows() if name.lower().startswith(incomplete.lower())]
+    """The known models that start with `incomplete`, for shell completion."""
+    return [name for name in list_models() if name.lower().startswith(incomplete.lower())]
 
 
 def _option(name: str, help_: str, metavar: str | None = None) -> Any:
@@ -50,7 +49,7 @@ def init(
         str | None, _option("--gpus", "1xrtx4090, 2x8xh100 (two machines), here, or cheapest.", "GPUS")
     ] = None,
     env: Annotated[str | None, _option("--env", "The environment of rl.", "NAME")] = None,
-    turns: Annotated[str | None, _option("--turns", "Of an environment that is not known: single, multi.")] = None,
+    turns: Annotated[str | None, _option("--turns", "How many answers a rollout has: single or multi.")] = None,
     tools: Annotated[str | None, _option("--tools", "Where its tools run: none, local, sandbox, service.")] = None,
     data: Annotated[str | None, _option("--data", "A file, a folder, a glob, or a dataset on the hub.", "PATH")] = None,
     subset: Annotated[str, _option("--subset", "The configuration of a dataset on the hub.")] = "",
@@ -66,7 +65,8 @@ def init(
     budget_usd: Annotated[float | None, typer.Option("--budget-usd", min=0, help="The most that it may cost.")] = None,
     budget_hours: Annotated[float | None, typer.Option("--budget-hours", min=0, help="The longest time.")] = None,
     interruptions_per_day: Annotated[
-        float | None, typer.Option("--interruptions-per-day", min=0, help="Of the machines. Default: on demand.")
+        float | None,
+        typer.Option("--interruptions-per-day", min=0, help="How often machines stop. Default: on demand."),
     ] = None,
     name: Annotated[str | None, _option("--name", "The name of the run.")] = None,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path("run.toml"),
@@ -137,7 +137,7 @@ def _check_budget(*amounts: float | None) -> None:
 
 
 def _refuse_missing(flags: Flags, *, yes: bool) -> None:
-    """Raise UserError if nobody can be asked for the flags that are missing."""
+    """Raise UserError for flags that are missing where nothing can be asked."""
     missing = flags.missing()
     if yes and not missing:
         return
@@ -150,7 +150,7 @@ def _refuse_missing(flags: Flags, *, yes: bool) -> None:
     )
 
 
-def _choose(flags: Flags, path: str) -> tuple[Answered, Judged]:
+def _choose(flags: Flags, path: str) -> tuple[ReadAnswers, JudgedConfig]:
     """The wishes of the flags, and the config that is chosen for them, with its verdict."""
     answered = read_flags(flags)
     chosen = choose(answered.wishes, store.load(store.today()), path)

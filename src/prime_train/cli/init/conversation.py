@@ -15,20 +15,20 @@ from prime_train.choose.workload import environment_names, find_workload
 from prime_train.cli.estimate.inputs import EstimateOptions, find_gpus
 from prime_train.cli.init.answers import (
     CHEAPEST,
-    Answered,
     Flags,
+    ReadAnswers,
     check_task,
     find_shape,
+    list_models,
     parse_place,
     read_environment,
 )
-from prime_train.cli.init.preview import Judged, show
+from prime_train.cli.init.preview import JudgedConfig, show
 from prime_train.cli.init.records import look_at_data
 from prime_train.cli.init.verdict import describe_model
 from prime_train.cli.terminal.render import message
 from prime_train.core.errors import UserError
 from prime_train.core.units import GIB
-from prime_train.registry.known import shape_rows
 
 _BACK = object()
 _KEYS = "(Esc: back, Ctrl-C: stop)"
@@ -36,7 +36,7 @@ _TASKS = {"pretrain": "pretraining on text", "sft": "fine-tuning on chats (SFT)"
 _AUDIO = "audio (not trained yet: a trainer of yours can be supervised with --command)"
 _WRITE, _AGAIN = "write it", "change an answer"
 
-Converse = tuple[Answered, Judged]
+Converse = tuple[ReadAnswers, JudgedConfig]
 Choose = Callable[[Flags], Converse]
 
 
@@ -135,7 +135,7 @@ def _questions() -> Iterator[Asked]:
         return is_rl(flags) and flags.env is not None and find_workload(flags.env) is None
 
     yield Asked("task", _ask_task, always, lambda flags: check_task(flags.task or "") and "")
-    names = list(shape_rows())
+    names = list_models()
     yield Asked("model", lambda: _text("Which model: a folder, or a name on the hub?", names), always, _look_at_model)
     gpus = "Which GPUs: here, 1xrtx4090, 8xh100-80gb, 2x8xh100, or cheapest?"
     yield Asked("gpus", lambda: _text(gpus, ["here", CHEAPEST], "here"), always, _look_at_gpus)

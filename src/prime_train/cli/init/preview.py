@@ -6,7 +6,7 @@ import shlex
 import sys
 from typing import Any, NamedTuple
 
-from prime_train.choose.choose import Chosen
+from prime_train.choose.choose import ChosenConfig
 from prime_train.choose.wishes import BUNDLED, Wishes
 from prime_train.cli.terminal.render import fit_terminal, painter
 from prime_train.core.errors import ExitCode, UserError
@@ -27,16 +27,16 @@ from prime_train.views.estimate.document import document as estimate_document
 _ABSENT = frozenset({"MOD002", "TOK001", "TSK003", "ENV001"})
 
 
-class Judged(NamedTuple):
+class JudgedConfig(NamedTuple):
     """The verdict of `validate` on a chosen config. `absent` are errors about what this machine has still to get."""
 
-    chosen: Chosen
+    chosen: ChosenConfig
     verdict: Verdict
     facts: Facts
     absent: tuple[Finding, ...]
 
 
-def judge_chosen(chosen: Chosen, wishes: Wishes, *, is_here: bool, offline: bool) -> Judged:
+def judge_chosen(chosen: ChosenConfig, wishes: Wishes, *, is_here: bool, offline: bool) -> JudgedConfig:
     """Lint and validate the config for its GPUs. Raises UserError if it has an error, or does not fit."""
     run = chosen.reading.run
     assert run is not None
@@ -50,7 +50,7 @@ def judge_chosen(chosen: Chosen, wishes: Wishes, *, is_here: bool, offline: bool
     wrong = [found for found in errors if found not in absent]
     if wrong or not chosen.estimate.fits:
         raise _refuse(wrong, chosen)
-    return Judged(chosen, verdict, facts, absent)
+    return JudgedConfig(chosen, verdict, facts, absent)
 
 
 def _is_absent(finding: Finding) -> bool:
@@ -58,7 +58,7 @@ def _is_absent(finding: Finding) -> bool:
     return finding.code in _ABSENT or (rule is not None and rule.family.startswith("machine."))
 
 
-def _refuse(wrong: list[Finding], chosen: Chosen) -> UserError:
+def _refuse(wrong: list[Finding], chosen: ChosenConfig) -> UserError:
     first = next(iter(wrong), None)
     return UserError(
         what="the config does not fit" if first is None else f"{first.key}: {first.what}",
@@ -69,7 +69,7 @@ def _refuse(wrong: list[Finding], chosen: Chosen) -> UserError:
     )
 
 
-def show(judged: Judged) -> str:
+def show(judged: JudgedConfig) -> str:
     """Memory by role, time and cost, then every finding and the tally of the rules."""
     paint = painter(sys.stderr)
     present = tuple(found for found in judged.verdict.findings if found not in judged.absent)
@@ -83,7 +83,7 @@ def show(judged: Judged) -> str:
     return fit_terminal("\n\n".join(block for block in blocks if block), sys.stderr)
 
 
-def to_document(judged: Judged, path: str, notes: tuple[str, ...]) -> dict[str, Any]:
+def to_document(judged: JudgedConfig, path: str, notes: tuple[str, ...]) -> dict[str, Any]:
     """The document of `init --json`."""
     chosen = judged.chosen
     return {
@@ -101,7 +101,7 @@ def to_document(judged: Judged, path: str, notes: tuple[str, ...]) -> dict[str, 
     }
 
 
-def list_next_steps(judged: Judged, wishes: Wishes, path: str) -> str:
+def list_next_steps(judged: JudgedConfig, wishes: Wishes, path: str) -> str:
     """What to do before the run, and the command that starts it."""
     config = shlex.quote(path)
     steps = [f"{found.key}: {found.fix}" for found in judged.absent if found.code not in ("MOD002", "TOK001")]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.choose.bundled import draft_bundled, first_length
-from prime_train.choose.wishes import ChosenData, Level, Task, Wishes
+from prime_train.choose.wishes import ChosenData, Concession, Task, Wishes
 from prime_train.config import detect
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
@@ -133,7 +133,7 @@ def count_tokens(wishes: Wishes) -> Wishes:
     """The wishes with rows and longest tokens of local data, where they can be counted within a second."""
     if wishes.data is None or wishes.data.kind != "files":
         return wishes
-    run = detect.read(draft_bundled(wishes, Level(False, first_length(wishes))).text(), "run.toml").run
+    run = detect.read(draft_bundled(wishes, Concession(False, first_length(wishes))).text(), "run.toml").run
     found = None if run is None else lengths(run, sys.executable)
     if found is None or isinstance(found, NotKnown) or not found:
         return wishes

@@ -1,4 +1,4 @@
-"""What `verify-model` says of a model, in a few lines. Downloads no weights."""
+"""The verdict of `verify-model` on a model, in a few lines. Downloads no weights."""
 
 from __future__ import annotations
 

@@ -1,0 +1,150 @@
+"""`init` by flags: what it writes, what it refuses to write, and what it says of bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.model_folder import write_model
+from tests.unit.cli.commands import prime_train
+
+_RL = ("--task", "rl", "--env", "reverse-text", "--gpus", "1xrtx4090", "--offline", "--yes")
+_SFT = ("--task", "sft", "--gpus", "1xrtx4090", "--offline", "--yes")
+_SMALL = ("--model", "Qwen/Qwen3-0.6B")
+
+
+def _write_chats(path: Path, count: int = 40) -> Path:
+    turns = [{"role": "user", "content": "Reverse: abc"}, {"role": "assistant", "content": "cba"}]
+    path.write_text("".join(json.dumps({"messages": turns, "id": n}) + "\n" for n in range(count)), encoding="utf-8")
+    return path
+
+
+def _assert_four_parts(text: str) -> None:
+    assert text.startswith("error: ") or "\nerror: " in text
+    assert all(f"  {part}  " in text for part in ("what", "why ", "fix ")), text
+
+
+def test_a_model_of_four_billion_learns_from_rewards_on_one_rtx_4090(tmp_path: Path) -> None:
+    done = prime_train("init", "--model", "Qwen/Qwen3-4B", *_RL, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (tmp_path / "run.toml").read_text(encoding="utf-8")
+    assert "fits: trainer" in done.stderr
+    linted = prime_train("lint", "run.toml", cwd=tmp_path)
+    assert (linted.returncode, linted.stdout + linted.stderr) == (0, "1 file is clean\n")
+    judged = prime_train("validate", "run.toml", "--gpus", "1xrtx4090", "--offline", cwd=tmp_path)
+    assert (judged.returncode, "All checks passed" in judged.stdout) == (0, True)
+    estimated = prime_train("estimate", "run.toml", "--gpus", "1xrtx4090", "--offline", "--json", cwd=tmp_path)
+    assert json.loads(estimated.stdout)["memory"]["verdict"] == "fits"
+
+
+@pytest.mark.parametrize("task", ["pretrain", "sft", "rl"])
+def test_a_config_of_a_model_folder_passes_lint_and_validate(tmp_path: Path, task: str) -> None:
+    write_model(tmp_path / "model")
+    data = _write_chats(tmp_path / "chats.jsonl")
+    if task == "pretrain":
+        data = tmp_path / "text.jsonl"
+        data.write_text("".join(json.dumps({"body": "some words " * 30}) + "\n" for _ in range(400)), encoding="utf-8")
+    given = ("--env", "calculator") if task == "rl" else ("--data", data.name)
+    flags = ("--task", task, "--model", "model", "--gpus", "2xh100", *given, "--offline", "--yes")
+    done = prime_train("init", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    if task != "rl":
+        assert f"of {data.name} have" in done.stderr
+    judged = prime_train("validate", "run.toml", "--gpus", "2xh100-80gb", "--offline", cwd=tmp_path)
+    assert judged.returncode == 0, judged.stdout
+    assert prime_train("lint", "run.toml", "--strict", cwd=tmp_path).returncode == 0
+
+
+def test_the_document_has_each_setting_with_its_reason(tmp_path: Path) -> None:
+    done = prime_train("init", *_SMALL, *_RL, "--json", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert {setting["key"] for setting in document["settings"] if setting["why"]} >= {"batch.micro_batch", "optim.lr"}
+    assert document["estimate"]["memory"]["verdict"] == "fits"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_differs_is_replaced_only_with_force(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text("# mine\n", encoding="utf-8")
+    done = prime_train("init", *_SMALL, *_RL, cwd=tmp_path)
+    assert done.returncode == 1
+    _assert_four_parts(done.stderr)
+    assert config.read_text(encoding="utf-8") == "# mine\n"
+    assert prime_train("init", *_SMALL, *_RL, "--force", cwd=tmp_path).returncode == 0
+    assert prime_train("init", *_SMALL, *_RL, cwd=tmp_path).returncode == 0  # the same text
+
+
+def test_a_link_is_never_written_through(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").symlink_to(tmp_path / "elsewhere.toml")
+    done = prime_train("init", *_SMALL, *_RL, "--force", cwd=tmp_path)
+    assert done.returncode == 1
+    _assert_four_parts(done.stderr)
+    assert not (tmp_path / "elsewhere.toml").exists()
+
+
+@pytest.mark.parametrize("given", [(), ("--task", "sft", *_SMALL), ("--yes", "--task", "rl")])
+def test_without_a_terminal_the_missing_flags_are_named(tmp_path: Path, given: tuple[str, ...]) -> None:
+    done = prime_train("init", *given, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    _assert_four_parts(done.stderr)
+    wanted = {(): "--task, --model, --gpus, --yes"}.get(given, "--gpus, --data" if "sft" in given else "--gpus, --env")
+    assert wanted in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        ((*_RL, "--model", "Qwen/Qwen3-0.6"), 4, "did you mean Qwen/Qwen3-0.6B"),
+        ((*_RL, "--model", "./nowhere"), 2, "nowhere"),
+        ((*_RL, *_SMALL, "--gpus", "1xh1000"), 2, "h100-80gb"),
+        ((*_RL, *_SMALL, "--gpus", "0xh100-80gb"), 2, "0 GPUs"),
+        ((*_RL, *_SMALL, "--task", "sftt"), 2, "did you mean sft"),
+        ((*_RL, *_SMALL, "--task", "audio"), 2, "audio is not trained yet"),
+        ((*_RL, *_SMALL, "--env", "revers-text"), 2, "did you mean reverse-text"),
+        ((*_RL, *_SMALL, "--env", "owner/quite-unheard-of"), 2, "--turns single"),
+        ((*_RL, *_SMALL, "--env", "wordle", "--tools", "cloud"), 2, "sandbox"),
+        ((*_RL, *_SMALL, "--trainer", "trl"), 2, "bundled"),
+        ((*_SFT, *_SMALL, "--data", "gone.jsonl"), 1, "there is no such file"),
+        ((*_RL, *_SMALL, "--budget-usd", "0"), 2, "above zero"),
+        ((*_RL, "--model", "google/gemma-2-2b-it", "--trainer", "bundled"), 1, "Gemma2ForCausalLM"),
+        ((*_RL, "--model", "Qwen/Qwen3-32B", "--gpus", "1xt4"), 1, "does not fit on 1xt4"),
+    ],
+)
+def test_bad_input_has_four_parts(tmp_path: Path, flags: tuple[str, ...], code: int, words: str) -> None:
+    done = prime_train("init", *flags, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    _assert_four_parts(done.stderr)
+    assert words in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("broken.jsonl", '{"messages": [\n', "line 1 of broken.jsonl is no JSON object"),
+        ("list.jsonl", "[1, 2]\n", "line 1"),
+        ("empty.jsonl", "", "is empty"),
+        ("text.jsonl", '{"text": "words"}\n', "--task pretrain"),
+        ("table.csv", "a,b\n1,2\n", "no file of a known format"),
+        ("plain.txt", "words\n", "no chats"),
+        ("turns.jsonl", '{"conversations": [{"from": "human", "value": "a"}]}\n', "role and content"),
+    ],
+)
+def test_data_of_another_format_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    done = prime_train("init", *_SFT, *_SMALL, "--data", name, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    _assert_four_parts(done.stderr)
+    assert words in done.stderr
+
+
+def test_a_command_becomes_a_config_that_supervises_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('step 1')\n", encoding="utf-8")
+    done = prime_train("init", "--command", "torchrun --nproc-per-node 2 train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "not known" in done.stderr
+    assert 'kind = "command"' in (tmp_path / "run.toml").read_text(encoding="utf-8")
+    assert prime_train("lint", "run.toml", cwd=tmp_path).returncode == 0
