@@ -5,6 +5,8 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from prime_train.core.process_id import identify
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, CheckpointSaved, TrainerStarted
@@ -12,6 +14,7 @@ from tests.unit.cli.commands import wait_until
 from tests.unit.supervise.machines import hosts
 
 
+@pytest.mark.timeout(900)  # five trainings, on a busy machine
 def test_a_run_survives_kills_on_another_machine(tmp_path: Path) -> None:
     """The trainer of machine 1 is killed, then its supervisor: the weights stay those of a run without kills."""
     hosts.write(tmp_path)

@@ -14,6 +14,7 @@ from tests.unit.checkpoints.test_planes import numbers
 from tests.unit.cli.commands import PROGRAM, clean_environment, prime_train, wait_until
 
 
+@pytest.mark.timeout(900)  # twelve starts of the command, on a busy machine
 @pytest.mark.parametrize("command", ["compress", "restore"])
 def test_kill_9_while_it_works_leaves_a_complete_checkpoint_that_goes_on(tmp_path: Path, command: str) -> None:
     run_dir = write_steps(tmp_path)
