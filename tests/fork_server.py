@@ -38,6 +38,8 @@ _MODULES = (
     *(
         "prime_train.cli.app",
         "prime_train.cli.run.command",
+        "prime_train.cli.run.spot",
+        "prime_train.cli.run.slurm",
         "prime_train.cli.status",
         "prime_train.cli.estimate.command",
     ),
@@ -89,6 +91,18 @@ def interpreter(python: str = sys.executable, modules: tuple[str, ...] = _MODULE
             command.chmod(command.stat().st_mode | stat.S_IXUSR)
     atexit.register(held.close)  # keeps it open until then
     return str(command)
+
+
+def is_first(name: str) -> bool:
+    """Whether no process of this session has asked for the name before. Outside of the tests it is always the first."""
+    command = Path(interpreter())
+    if command == Path(sys.executable):
+        return True
+    try:
+        command.with_name(f"asked-{zlib.crc32(os.fsencode(name)):08x}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def variables(first_attempt: int = 1) -> dict[str, str]:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-MAIN = "from prime_train.cli.entry import main; main()"
+from tests.unit.cli.commands import PROGRAM, choose_start
+
 SOURCE = Path(__file__).parents[3] / "src"
 WANDB = ("--set", "prime_train.wandb.project=p")
 PRICES = """
@@ -58,7 +59,7 @@ class Scene:
             "COLUMNS": "100",
         }
         return subprocess.run(
-            [sys.executable, "-c", MAIN, *words],
+            [*choose_start(words[0]), PROGRAM, *words],
             cwd=self.folder,
             env=environment | variables,
             stdin=subprocess.DEVNULL,

@@ -214,7 +214,7 @@ actions = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(history=st.lists(actions, max_size=5))
 def test_no_history_of_kills_leaves_anything_between(
     saved: Path, becomes: dict[str, bytes], history: list[tuple[str, int | None, int]]

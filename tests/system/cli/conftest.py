@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
 from tests.unit.cli.conftest import *  # noqa: F403
 
 
@@ -15,3 +16,10 @@ def offline_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     return tmp_path
+
+
+@pytest.fixture
+def forked_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainers of the runs that a test starts are forked; see tests/fork_server.py."""
+    for name, value in fork_server.variables().items():
+        monkeypatch.setenv(name, value)

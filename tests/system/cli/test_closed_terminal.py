@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.views.run.status import fold_events
@@ -18,6 +20,7 @@ DEADLINE_S = 120.0
 _ENDLESS = (("max_steps = 12", "max_steps = 1000000"), ("interval_steps = 4", "interval_steps = 100000"))
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_closing_the_terminal_stops_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     small.write(tmp_path)
     config = tmp_path / "run.toml"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from prime_train.checkpoints import dcp, layout
@@ -42,6 +43,7 @@ def spoil(checkpoint: Path) -> None:
     layout.write_manifest(checkpoint, 12)
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_a_checkpoint_with_an_unknown_fault_is_left_for_the_one_before_it(tmp_path: Path) -> None:
     small.write(tmp_path)
     first = run(tmp_path)

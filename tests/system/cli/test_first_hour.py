@@ -67,6 +67,7 @@ def _check_width(terminal: Terminal) -> None:
     assert not wide
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_scene_0_the_demo_trains_and_shows_its_results(start: Start) -> None:
     small_model = ("model.layers=1", "model.hidden_size=32", "data.ctx_tokens=32", "tokenizer.vocab_size=300")
     shorter = ("run.max_steps=6", "eval.interval_steps=3", "checkpoint.interval_steps=3")
@@ -77,6 +78,7 @@ def test_scene_0_the_demo_trains_and_shows_its_results(start: Start) -> None:
         assert f"\n  {label}  " in shown.replace("\r", "")
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_scene_1_a_run_is_checked_killed_followed_and_stopped(home: Path, start: Start) -> None:
     assert "quickstart" in _shown(start("presets", "list"))
     assert "is a copy of the preset quickstart" in _shown(start("presets", "copy", "quickstart", "mine.toml"))
@@ -110,6 +112,7 @@ def test_scene_1_a_run_is_checked_killed_followed_and_stopped(home: Path, start:
     assert "killed by signal 9" in follower.shown
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_scene_2_the_config_is_changed_and_the_run_resumed_to_its_end(home: Path, start: Start) -> None:
     before = fold_events(RunDir(home / "runs" / "small")).step
     run = start("run", "run.toml")
@@ -148,6 +151,7 @@ def test_scene_3_the_results_are_read_and_the_disk_is_cleaned(home: Path, start:
     assert "verified" in _shown(start("ckpt", "verify", "small"))
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_scene_4_it_goes_on_in_the_background_from_the_packed_checkpoint(home: Path, start: Start) -> None:
     longer = fold_events(RunDir(home / "runs" / "small")).step + 12
     (home / "longer.toml").write_text(f"[run]\nmax_steps = {longer}\n", encoding="utf-8")

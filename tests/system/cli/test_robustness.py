@@ -96,9 +96,10 @@ def test_large_texts(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LARGE_TEXTS)
-def test_a_line_of_ten_megabytes(name: str) -> None:
+def test_a_line_of_two_megabytes(name: str) -> None:
+    """What takes the square of its length would need hours."""
     if "\n" not in LARGE_TEXTS[name](1000):
-        _hold(LARGE_TEXTS[name](10_000_000))
+        _hold(LARGE_TEXTS[name](2_000_000))
 
 
 @pytest.mark.parametrize("name", LARGE_SCRIPTS)

@@ -67,6 +67,7 @@ def test_of_notes_only_the_number_is_reported(here: Path) -> None:
     assert "note[" not in done.stderr
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_one_command_trains_reports_and_the_same_command_finds_it_finished(here: Path) -> None:
     done = prime_train("run", "run.toml", cwd=here)
     assert done.returncode == 0, done.stderr
@@ -87,6 +88,7 @@ def test_one_command_trains_reports_and_the_same_command_finds_it_finished(here:
     assert "small is finished: step 12 of 12" in again.stderr
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_a_detached_run_goes_on_after_its_command_and_is_followed_and_stopped(here: Path) -> None:
     options = ("--no-validate", "--set", "run.max_steps=100000")
     done = prime_train("run", "--detach", *options, cwd=here)
@@ -117,6 +119,7 @@ def test_a_detached_run_that_cannot_start_ends_with_its_own_code(here: Path) -> 
     assert (done.returncode, "step 7 cannot be resumed from" in done.stderr) == (2, True)
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_ctrl_c_ends_with_75_and_the_same_command_goes_on(here: Path) -> None:
     command = [
         str(PROGRAM),

@@ -6,9 +6,7 @@ They are planted in the config, in events and log lines as a program would write
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from prime_train.rules.explain import BASES
 from prime_train.views.run.report import write
 from tests.planted import KINDS, draw, in_text
 from tests.unit.cli import small
+from tests.unit.cli.commands import prime_train
 
 _ESCAPES = "\x1b]0;title\x07\x1b[31mred\x1b[0m\x9b2J <script>alert(1)</script> [here](javascript:alert(1))"
 
@@ -53,15 +52,7 @@ def _run_dir(root: Path, planted: list[tuple[str, str]]) -> RunDir:
 
 
 def _command(cwd: Path, *arguments: str, **environment: str) -> str:
-    start = "import sys; from prime_train.cli.entry import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", start, *arguments],
-        cwd=cwd,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = prime_train(*arguments, cwd=cwd, **environment)
     return done.stdout + done.stderr
 
 

@@ -47,6 +47,7 @@ def test_a_full_standard_error_ends_nothing(tmp_path: Path) -> None:
     assert done.returncode == ExitCode.USAGE
 
 
+@pytest.mark.usefixtures("forked_trainers")
 @pytest.mark.parametrize("out", [">&-", ">/dev/full", "pipe", "2>&- >&-"])
 def test_a_run_ends_as_it_would_with_a_terminal(tmp_path: Path, out: str) -> None:
     small.write(tmp_path)

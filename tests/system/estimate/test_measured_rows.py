@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = [pytest.mark.timeout(1200)]  # the benchmark of speeds takes half a minute, alone
 BENCH = Path(__file__).parents[3] / "bench"
 ANCHORS = BENCH / "anchors" / "memory_rows.csv"
 SPEEDS = Path(__file__).parents[3] / "registry" / "measured_rows" / "throughput.csv"

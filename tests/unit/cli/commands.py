@@ -15,21 +15,17 @@ from tests import fork_server
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
 DEADLINE_S = 240.0
-_GIVEN: set[str] = set()
 _OF_A_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ")  # what they change is settled when a process starts
 
 
 def prime_train(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """`prime-train ARGUMENTS` in `cwd`, to its end.
 
-    The first time that a worker gives a command, the program is started; after that it is forked, see fork_server.py.
+    The first time that a session gives a command, the program is started; after that it is forked, see fork_server.py.
     """
     is_special = any(name.startswith(_OF_A_START) for name in environment.keys() - {"PYTHONPATH"})
-    command = arguments[0] if arguments else ""  # a shell that completes gives no arguments
-    is_forked = command in _GIVEN and not is_special
-    _GIVEN.add(command)
     return subprocess.run(
-        [*([fork_server.interpreter()] if is_forked else []), PROGRAM, *arguments],
+        [*([] if is_special else choose_start(*arguments[:1])), PROGRAM, *arguments],
         cwd=cwd,
         env=clean_environment() | environment,
         capture_output=True,
@@ -37,6 +33,14 @@ def prime_train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Co
         timeout=DEADLINE_S,
         check=False,
     )
+
+
+def choose_start(command: str = "") -> list[str]:
+    """What stands before PROGRAM: nothing the first time that a session gives a command, then what forks it.
+
+    A shell that completes gives no command.
+    """
+    return [] if fork_server.is_first(command) else [fork_server.interpreter()]
 
 
 def clean_environment() -> dict[str, str]:

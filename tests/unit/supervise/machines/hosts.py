@@ -1,5 +1,6 @@
 """Two machines on loopback: each has a folder, an address and a `prime-train run` of its own."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -7,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from prime_train.checkpoints import layout
 from prime_train.core.machines import SECRET
 from prime_train.core.rundir import RunDir
+from prime_train.events import Event, read
 from tests import fork_server
 from tests.unit.cli import small
 from tests.unit.cli.commands import clean_environment
@@ -44,6 +47,21 @@ def run_dir(root: Path, rank: int = 0) -> RunDir:
     """The folder to which a machine writes."""
     found = (root / str(rank) / "runs" / NAME).resolve()
     return RunDir(found if rank == 0 else found / "machines" / str(rank))
+
+
+def read_events(run_dir: RunDir) -> list[Event]:
+    return [record.event for record in read(run_dir.events)]
+
+
+def read_weights(run_dir: RunDir, step: int) -> dict[str, str]:
+    """The hash of every file of a checkpoint that holds tensors."""
+    files = json.loads((run_dir.checkpoint(step) / layout.MANIFEST).read_text(encoding="utf-8"))["files"]
+    return {name: about["sha256"] for name, about in files.items() if name.endswith(".distcp")}
+
+
+def set_processes(processes: int) -> tuple[str, ...]:
+    """The settings of a run on so many processes of all machines, which share each parameter."""
+    return (f"parallel.processes={processes}", f"parallel.dp_shard={processes}", "batch.global_batch=8")
 
 
 def arguments(*settings: str) -> list[str]:
