@@ -47,7 +47,8 @@ class _JudgedStep:
 def make_way(places: StepPlaces, how: How, unreadable: Collection[int] = ()) -> tuple[AsideChange, ...]:
     """Rename each broken checkpoint that the trainer could load next, or name the newest whole one in the tracker.
 
-    `unreadable`: steps that the trainer could not load. They count as broken although their files prove nothing against them.
+    `unreadable`: steps that the trainer could not load. They count as broken, although their files prove nothing
+    against them.
     Nothing may write there meanwhile. A second call changes nothing. Raises OSError where a file cannot be renamed or
     written; what was done until then stays.
     """
