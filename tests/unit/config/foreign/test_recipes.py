@@ -361,7 +361,7 @@ def test_torchtitan_shards_include_context_parallelism() -> None:
     assert (found.shards, found.context_parallel, found.compute_dtype) == (8, 2, "float8")
 
 
-def test_the_keys_of_a_torchtitan_file_tell_whether_its_loss_is_compiled() -> None:
+def test_a_torchtitan_file_with_later_keys_has_a_compiled_loss() -> None:
     later = TITAN.replace("data_parallel_shard_degree = -1", "compile = true")
     for text, version in ((TITAN, "2024-12"), (later, None)):
         found = recipe("torchtitan", "", gpus=8, **tomli.loads(text))
