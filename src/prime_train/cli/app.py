@@ -51,13 +51,8 @@ _COMMANDS = {
     "prices": "Prices of GPUs: show, import, refresh.",
 }
 
-_ROOMS = {
-    "estimate",
-    "init",
-    "lint",
-    "profile",
-    "run",
-}  # commands with a package of their own, whose module is `command`
+# Commands with a package of their own, whose module is `command`.
+_ROOMS = {"estimate", "init", "lint", "profile", "run"}
 
 # Words that other programs use for what a command here does.
 _OTHER_WORDS = {
