@@ -55,7 +55,8 @@ def judge_chosen(chosen: ChosenConfig, wishes: Wishes, *, is_here: bool, offline
 
 def _is_absent(finding: Finding) -> bool:
     rule = RULES.get(finding.code)
-    return finding.code in _ABSENT or (rule is not None and rule.family.startswith("machine."))
+    is_machine = rule is not None and rule.family.startswith("machine.")
+    return finding.code in _ABSENT or (is_machine and not finding.code.startswith("GPU"))  # its GPUs were chosen
 
 
 def _refuse(wrong: list[Finding], chosen: ChosenConfig) -> UserError:
