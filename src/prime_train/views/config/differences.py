@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prime_train.config.compare import Comparison, describe_key
+from prime_train.config.compare import ConfigComparison, describe_key
 from prime_train.config.differences import Difference
 from prime_train.supervise.launch.run_directory import ChangedValue
 from prime_train.toml.document import to_toml
@@ -46,7 +46,9 @@ class ConfigNotes(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def as_document(titles: Sequence[str], found: Comparison, more: ConfigNotes, hidden: Sequence[str]) -> dict[str, Any]:
+def as_document(
+    titles: Sequence[str], found: ConfigComparison, more: ConfigNotes, hidden: Sequence[str]
+) -> dict[str, Any]:
     """The document of `config diff --json`."""
     rows = [_row(one, more, hidden) for one in found.differences]
     sides = [{"title": title, "wandb": link} for title, link in zip(titles, more.links, strict=True)]
