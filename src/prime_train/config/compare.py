@@ -1,4 +1,4 @@
-"""Compares the values of two configs, of one format or of two, whatever their keys are called. Pure."""
+"""Compares the values of two configs, also where formats and names of keys differ. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def describe_key(key: str) -> str:
 
 
 def own_values(reading: Reading) -> Table:
-    """The values of a run.toml or a recipe with all defaults. A value that is no legal one is as it is written."""
+    """The values in a run.toml or a recipe with all defaults. A value that is no legal one is as it is written."""
     assert reading.run is not None
     values, written = values_of(reading.run), reading.document.values
     faulty = {fault.key: value_at(written, fault.key) for fault in reading.faults if fault.key}
@@ -77,7 +77,7 @@ def own_values(reading: Reading) -> Table:
 
 
 def foreign_values(reading: Reading) -> Table:
-    """The values of each part by its number and name; those of the only part without."""
+    """The values in each part by its number and name; those of the only part without."""
     parts = [(part.format, plain(_close(part.values))) for part in reading.foreign or ()]
     if len(parts) == 1:
         return dict(parts[0][1])
@@ -85,7 +85,7 @@ def foreign_values(reading: Reading) -> Table:
 
 
 def _close(value: Any) -> Any:
-    """The value with the text of what only the run knows."""
+    """The value, with the text for what only the run knows."""
     if isinstance(value, Open):
         return value.text
     if isinstance(value, Mapping):
@@ -110,7 +110,7 @@ def _keys(before: RunSpec, after: RunSpec) -> set[str]:
 
 
 def _compare_prime_rl(before: Reading, after: Reading) -> ConfigComparison:
-    """Under the keys of the generation of both, else of the newer one. A key that one file omits has its default."""
+    """Under the keys that both generations have, else those that the newer one has. A key that one file omits has its default."""
     assert before.run is not None
     assert after.run is not None
     generation = load(max(before.generation, after.generation))
