@@ -110,7 +110,7 @@ def _keys(before: RunSpec, after: RunSpec) -> set[str]:
 
 
 def _compare_prime_rl(before: Reading, after: Reading) -> ConfigComparison:
-    """Under the keys that both generations have, else those that the newer one has. A key that one file omits has its default."""
+    """Under the keys that the newer generation has. A key that one file omits has its default."""
     assert before.run is not None
     assert after.run is not None
     generation = load(max(before.generation, after.generation))
