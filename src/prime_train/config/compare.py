@@ -1,4 +1,4 @@
-"""Compares the values of two configs, of one format or of two, whatever their keys are called. Pure."""
+"""Compares the values of two configs, also where formats and names of keys differ. Pure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from prime_train.spec import RunSpec
 from prime_train.toml.document import dotted, key_path, patched, value_at
 
 
-class Comparison(NamedTuple):
+class ConfigComparison(NamedTuple):
     """The differences of two configs. `notes`: under which names they were compared, and what was not compared."""
 
     differences: tuple[Difference, ...]
     notes: tuple[str, ...] = ()
 
 
-def compare(before: Reading, after: Reading) -> Comparison:
+def compare(before: Reading, after: Reading) -> ConfigComparison:
     """The values that differ. Both readings have a run, or are files of another program that it has for itself."""
     if before.dialect != after.dialect or before.root != after.root:
         generations = {prime_rl_files.DIALECT} == {before.dialect, after.dialect}
@@ -47,8 +47,8 @@ def compare(before: Reading, after: Reading) -> Comparison:
         note = (
             f"{title}: a key that only one file sets may have that value in the other one, too: defaults are not known"
         )
-        return Comparison(diff(foreign_values(before), foreign_values(after)), (note,))
-    return Comparison(diff(own_values(before), own_values(after)))
+        return ConfigComparison(diff(foreign_values(before), foreign_values(after)), (note,))
+    return ConfigComparison(diff(own_values(before), own_values(after)))
 
 
 def describe_key(key: str) -> str:
@@ -66,7 +66,7 @@ def describe_key(key: str) -> str:
 
 
 def own_values(reading: Reading) -> Table:
-    """The values of a run.toml or a recipe with all defaults. A value that is no legal one is as it is written."""
+    """The values in a run.toml or a recipe with all defaults. A value that is no legal one is as it is written."""
     assert reading.run is not None
     values, written = values_of(reading.run), reading.document.values
     faulty = {fault.key: value_at(written, fault.key) for fault in reading.faults if fault.key}
@@ -77,7 +77,7 @@ def own_values(reading: Reading) -> Table:
 
 
 def foreign_values(reading: Reading) -> Table:
-    """The values of each part by its number and name; those of the only part without."""
+    """The values in each part by its number and name; those of the only part without."""
     parts = [(part.format, plain(_close(part.values))) for part in reading.foreign or ()]
     if len(parts) == 1:
         return dict(parts[0][1])
@@ -85,7 +85,7 @@ def foreign_values(reading: Reading) -> Table:
 
 
 def _close(value: Any) -> Any:
-    """The value with the text of what only the run knows."""
+    """The value, with the text for what only the run knows."""
     if isinstance(value, Open):
         return value.text
     if isinstance(value, Mapping):
@@ -93,7 +93,7 @@ def _close(value: Any) -> Any:
     return [_close(below) for below in value] if isinstance(value, list | tuple) else value
 
 
-def _compare_runs(before: Reading, after: Reading) -> Comparison:
+def _compare_runs(before: Reading, after: Reading) -> ConfigComparison:
     """The fields that both formats have."""
     assert before.run is not None
     assert after.run is not None
@@ -102,15 +102,15 @@ def _compare_runs(before: Reading, after: Reading) -> Comparison:
     kinds = [f"{reading.dialect} ({reading.root})" for reading in (before, after)]
     note = f"{kinds[0]} and {kinds[1]}: only the {len(shared)} values that both have were compared, by run.toml's keys"
     kind = () if before.dialect == after.dialect else (Difference("format", before.dialect, after.dialect),)
-    return Comparison((*kind, *(one for one in found if one.key != "format")), (note,))
+    return ConfigComparison((*kind, *(one for one in found if one.key != "format")), (note,))
 
 
 def _keys(before: RunSpec, after: RunSpec) -> set[str]:
     return {*flatten(before), *flatten(after)}
 
 
-def _compare_prime_rl(before: Reading, after: Reading) -> Comparison:
-    """Under the keys of the generation of both, else of the newer one. A key that one file omits has its default."""
+def _compare_prime_rl(before: Reading, after: Reading) -> ConfigComparison:
+    """Under the keys that the newer generation has. A key that one file omits has its default."""
     assert before.run is not None
     assert after.run is not None
     generation = load(max(before.generation, after.generation))
@@ -123,7 +123,7 @@ def _compare_prime_rl(before: Reading, after: Reading) -> Comparison:
         if not is_same(*(None if side == NONE else side for side in (was, value)))
     ]
     own = diff({"prime_train": plain(before.run.prime_train)}, {"prime_train": plain(after.run.prime_train)})
-    return Comparison((*found, *own), _note_generations(before, after))
+    return ConfigComparison((*found, *own), _note_generations(before, after))
 
 
 def _resolve(side: Defaults, key: str, written: Any) -> Any:

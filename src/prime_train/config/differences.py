@@ -23,7 +23,7 @@ class Difference(NamedTuple):
     """A key whose value differs. The value is None on the side that has no such key.
 
     An entry of a list of tables has its natural name in the key, such as `data.sources."a.txt".weight`, else its
-    position. Where entries were added, removed or moved, the key of the list has the names of both sides as values.
+    position. Where entries were added, removed or moved, the key for the list has the names on both sides as values.
     """
 
     key: str  # run.toml's name, such as `optim.lr` or `data.sources.0.path`
@@ -130,9 +130,9 @@ def is_tables(value: Any) -> bool:
 
 
 def _align(before: Sequence[Table], after: Sequence[Table]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A label for each entry of both lists; two entries with one label are the same entry.
+    """A label for each entry in both lists; two entries with one label are the same entry.
 
-    Entries of one name are the same; of the others those at one position.
+    Entries with one name are the same, and other entries at one position.
     """
     names = name_entries(before), name_entries(after)
 
@@ -148,7 +148,7 @@ def _align(before: Sequence[Table], after: Sequence[Table]) -> tuple[tuple[str, 
 
 
 def name_entries(entries: Sequence[Table]) -> list[str]:
-    """The natural name of each entry of a list; "" for one without, or with the name of another one."""
+    """The natural name for each entry in a list; "" for one without, or with the name of another one."""
     found = [next((entry[key] for key in _NAMES if isinstance(entry.get(key), str)), "") for entry in entries]
     count = Counter(found)
     return ["" if count[name] > 1 or name.isdecimal() else name for name in found]
@@ -201,7 +201,7 @@ def _change(value: Any, changes: _Changes) -> Any:
 
 
 def _is_of_entries(value: Any, changes: _Changes) -> bool:
-    """Whether the changes are those of a list of tables: of its entries, or of their order."""
+    """Whether the changes are for a list with tables: for its entries, or for their order."""
     if is_tables(value):
         return bool(changes.below) if changes.own is None else _is_labels(changes.own.before)
     is_added = changes.own is not None and bool(changes.below) and _is_labels(changes.own.after)

@@ -25,7 +25,7 @@ class ResolvedValue(NamedTuple):
 
 
 def resolve(reading: Reading) -> tuple[ResolvedValue, ...]:
-    """Every value that the config sets or has by default. Of another program's file only what it sets is known."""
+    """Every value that the config sets or has by default. A file for another program has only what it sets."""
     if reading.foreign is not None:
         return tuple(_list_foreign(reading))
     if reading.dialect != prime_rl_files.DIALECT:
@@ -39,7 +39,7 @@ def _list(reading: Reading, values: Mapping[str, Value]) -> Iterator[ResolvedVal
 
 
 def _locate(reading: Reading, path: KeyPath) -> str:
-    """The file and line that set a key; "" if none does. Of merged files the one that overrules the others."""
+    """The file and line that set a key; "" if none does. The file that overrules the others counts."""
     for document in reading.parts:
         if path and value_at(document.values, path) is not None:
             return _place(document, path)

@@ -38,7 +38,7 @@ _REFUSED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-class Difference(NamedTuple):
+class ScaledDifference(NamedTuple):
     """A RunSpec field with the value of the measured run and of this one."""
 
     field: str
@@ -49,14 +49,14 @@ class Difference(NamedTuple):
         return f"{self.field} was {self.measured} and is {self.here}"
 
 
-def scaled_differences(measured: RunSpec, here: RunSpec, source: str) -> tuple[Difference, ...]:
+def scaled_differences(measured: RunSpec, here: RunSpec, source: str) -> tuple[ScaledDifference, ...]:
     """What differs and can be scaled. Raises UserError with the fields that differ and cannot."""
     refused = list(_differences(_REFUSED, measured, here))
     if measured.format != here.format:
-        refused.insert(0, Difference("the program", measured.format, here.format))
+        refused.insert(0, ScaledDifference("the program", measured.format, here.format))
     trained, adapted = prime_rl_of(measured).lora, prime_rl_of(here).lora
     if (trained is None) != (adapted is None):
-        refused.append(Difference("lora", _present(trained), _present(adapted)))
+        refused.append(ScaledDifference("lora", _present(trained), _present(adapted)))
     if refused:
         raise UserError(
             what=f"the measured run has another config: {'; '.join(one.text() for one in refused)}",
@@ -72,7 +72,7 @@ def _present(part: object) -> str:
     return "off" if part is None else "on"
 
 
-def _differences(fields: dict[str, tuple[str, ...]], measured: RunSpec, here: RunSpec) -> Iterator[Difference]:
+def _differences(fields: dict[str, tuple[str, ...]], measured: RunSpec, here: RunSpec) -> Iterator[ScaledDifference]:
     for part, names in fields.items():
         before, after = part_of(measured, part), part_of(here, part)
         if before is None or after is None:
@@ -81,7 +81,7 @@ def _differences(fields: dict[str, tuple[str, ...]], measured: RunSpec, here: Ru
             was, value = getattr(before, name, None), getattr(after, name, None)
             if was != value:
                 shown = ["on" if is_dataclass(one) else "unset" if one is None else one for one in (was, value)]
-                yield Difference(f"{part}.{name}", *shown)
+                yield ScaledDifference(f"{part}.{name}", *shown)
 
 
 # Keys of a metrics line: of the bundled trainer, of prime-rl (perf/..., time/...) and of a plain JSON of numbers.

@@ -79,7 +79,7 @@ def _print(document: view.Document) -> None:
 def _compare(
     sources: tuple[ConfigSource, ConfigSource], options: EstimateOptions, prime_rl: str | None
 ) -> dict[str, Any]:
-    """The document of `config diff`."""
+    """The document for `config diff`."""
     old, new = (source.read(prime_rl) for source in sources)
     found = compare(old, new)
     first, second = (source.run_dir for source in sources)
@@ -100,7 +100,7 @@ def _add_impacts(
     found: tuple[Difference, ...],
     options: EstimateOptions,
 ) -> view.ConfigNotes:
-    """The notes with what the estimator says of the differences, or with the reason why it says nothing."""
+    """The notes with what the estimator computes for the differences, or with the reason why it computes nothing."""
     from prime_train.cli.config.impact import MOST, compute_impacts, compute_total
 
     impacts: dict[str, view.ConfigImpact] = {}

@@ -12,18 +12,18 @@ from prime_train.core.outside import CONFIG_BYTES
 _DEADLINE_S = 20.0
 _FAR = ExitCode.OUT_OF_REACH
 # cat-file gives the bytes of a blob: no pager, no filter, no textconv and no external diff. A missing object would be
-# fetched by a command of the repository's config, so no transport may be used. Source: git 2.45, git-config(1), git(1).
-_COMMAND = (
-    *("git", "--no-pager", "--no-replace-objects", "--no-optional-locks"),
-    *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never"),
-    "cat-file",
-)
+# fetched by a command that the repository configures, so no transport is allowed. Source: git 2.45, git-config(1).
+_SETTINGS = {"core.hooksPath": "/dev/null", "core.fsmonitor": "false", "protocol.allow": "never"}
+_COMMAND = ("git", "--no-pager", "--no-replace-objects", "--no-optional-locks", "cat-file")
 _ENVIRONMENT = {
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_PAGER": "cat",
     "LC_ALL": "C",
+    "GIT_CONFIG_COUNT": str(len(_SETTINGS)),
+    **{f"GIT_CONFIG_KEY_{number}": key for number, key in enumerate(_SETTINGS)},
+    **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(_SETTINGS.values())},
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prime_train.config.compare import Comparison, describe_key
+from prime_train.config.compare import ConfigComparison, describe_key
 from prime_train.config.differences import Difference
 from prime_train.supervise.launch.run_directory import ChangedValue
 from prime_train.toml.document import to_toml
@@ -46,8 +46,10 @@ class ConfigNotes(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def as_document(titles: Sequence[str], found: Comparison, more: ConfigNotes, hidden: Sequence[str]) -> dict[str, Any]:
-    """The document of `config diff --json`."""
+def as_document(
+    titles: Sequence[str], found: ConfigComparison, more: ConfigNotes, hidden: Sequence[str]
+) -> dict[str, Any]:
+    """The document for `config diff --json`."""
     rows = [_row(one, more, hidden) for one in found.differences]
     sides = [{"title": title, "wandb": link} for title, link in zip(titles, more.links, strict=True)]
     other = [one for one in more.refused if not any(_covers(one.name, row["key"]) for row in rows)]
@@ -108,7 +110,7 @@ def side_by_side(document: Document, paint: Paint) -> list[tuple[str, ...]]:
 
 
 def _mark_change(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Both values; a secret that differs looks the same on both sides, so it says so."""
+    """Both values; a secret that differs looks the same on both sides, so a word is added."""
     before, after = show(row["before"]), show(row["after"])
     return (before, f"{after} (differs)") if row["secret"] and before == after else (before, after)
 

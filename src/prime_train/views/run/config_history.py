@@ -31,7 +31,7 @@ class KeptConfig(NamedTuple):
 
 
 class ConfigHistory(NamedTuple):
-    """The configs of a run, oldest first. `unknown`: attempts of which the events do not say which config they had."""
+    """The configs of a run, oldest first. `unknown`: attempts whose config the events do not name."""
 
     run_dir: RunDir
     configs: tuple[KeptConfig, ...]
@@ -48,9 +48,7 @@ class ConfigHistory(NamedTuple):
         """The config of an attempt. Raises UserError if there is no such attempt, or its config is not known."""
         found = next((one for one in self.configs if attempt in one.attempts), None)
         if found is None and attempt in self.unknown:
-            raise self._refuse(
-                f"the config of attempt {attempt} is not known", "its events do not say which one it had"
-            )
+            raise self._refuse(f"the config of attempt {attempt} is not known", "its events do not number it")
         if found is None:
             started = sorted({*self.unknown, *(number for one in self.configs for number in one.attempts)})
             why = f"the attempts are {started[0]} to {started[-1]}" if started else "no attempt was started"
@@ -72,7 +70,7 @@ class ConfigHistory(NamedTuple):
 
 
 def read_config_history(run_dir: RunDir) -> ConfigHistory:
-    """The history by the events of the supervisors and the texts that they kept."""
+    """The history by the supervisors' events and the texts that they kept."""
     last = number_config(run_dir)
     openings: dict[int, list[ConfigOpening]] = {}
     attempts: dict[int, list[int]] = {}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from prime_train.cli.terminal.render import json_text, table
 from prime_train.config import detect
-from prime_train.config.compare import Comparison
+from prime_train.config.compare import ConfigComparison
 from prime_train.config.differences import diff, plain
 from prime_train.config.resolved import resolve
 from prime_train.toml.document import Document, to_toml
@@ -42,7 +42,7 @@ def _paint(text: str, _style: str) -> str:
 @settings(max_examples=40, deadline=None)
 @given(_values(), _values())
 def test_no_format_of_a_comparison_shows_a_secret(before: dict[str, Any], after: dict[str, Any]) -> None:
-    found = Comparison(diff(plain(before), plain(after)))
+    found = ConfigComparison(diff(plain(before), plain(after)))
     document = as_document(("a", "b"), found, ConfigNotes(), ())
     rows = [*side_by_side(document, _paint), ("",) * 5]
     shown = (unified(document, _paint), json_text(document), table(rows, ("",) * 5), str(remarks(document)))
@@ -82,8 +82,8 @@ def test_a_count_is_no_secret_and_a_variable_in_place_of_a_value_is_shown() -> N
     assert mask_text(Document(text, "a.sh", {}), ()) == text
 
 
-def test_a_secret_that_differs_is_told_apart() -> None:
-    found = Comparison(diff({"env_vars": {"HF_TOKEN": "one"}}, {"env_vars": {"HF_TOKEN": "two"}}))
+def test_a_secret_that_differs_is_marked() -> None:
+    found = ConfigComparison(diff({"env_vars": {"HF_TOKEN": "one"}}, {"env_vars": {"HF_TOKEN": "two"}}))
     ((_, key, before, after, _),) = side_by_side(as_document(("a", "b"), found, ConfigNotes(), ()), _paint)
     assert key == "env_vars.HF_TOKEN"
     assert after == f"{before} (differs)"
