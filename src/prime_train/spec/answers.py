@@ -89,7 +89,7 @@ def program_name(run: RunSpec) -> str:
 
 
 def find_missing_part(run: RunSpec) -> str:
-    """What the program of a run needs and the run lacks; "" if nothing. Only an edited resolved.json lacks something."""
+    """What the program of a run needs and the run lacks; "" if nothing. Only an edited resolved.json lacks it."""
     match program_name(run):
         case "command" if run.command is None:
             return "it is the run of a command, and has no table command"
