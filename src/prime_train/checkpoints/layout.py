@@ -93,7 +93,7 @@ def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: Non
     return _judge_listed(_list_and_read(name_step(folder)), _Reading(on_read) if hashes else _SIZES_ONLY).checkpoint
 
 
-class StepFolder(NamedTuple):
+class NamedStep(NamedTuple):
     """A checkpoint folder, the step in its name, and its path as a text: pathlib takes long to give the two."""
 
     path: Path
@@ -101,10 +101,10 @@ class StepFolder(NamedTuple):
     text: str
 
 
-def name_step(folder: Path) -> StepFolder:
+def name_step(folder: Path) -> NamedStep:
     """A folder with the step in its name; -1 for another name."""
     match = _STEP.search(folder.name)
-    return StepFolder(folder, int(match.group(1)) if match else -1, str(folder))
+    return NamedStep(folder, int(match.group(1)) if match else -1, str(folder))
 
 
 class SeenCheckpoint(NamedTuple):
@@ -115,7 +115,7 @@ class SeenCheckpoint(NamedTuple):
     folder_status: os.stat_result | None  # None for a link, and for a folder that is gone
 
 
-def look(folders: Iterable[StepFolder]) -> Iterator[SeenCheckpoint]:
+def look(folders: Iterable[NamedStep]) -> Iterator[SeenCheckpoint]:
     """The state of each checkpoint folder by file sizes, with what was listed of it."""
     listed: list[_ListedFolder] = []
     held_bytes = 0
@@ -132,7 +132,7 @@ def look(folders: Iterable[StepFolder]) -> Iterator[SeenCheckpoint]:
 class _ListedFolder(NamedTuple):
     """A folder with the content of its manifest, or what is wrong with it, and what was listed of it."""
 
-    folder: StepFolder
+    folder: NamedStep
     content: bytes | str
     files: Files
     status: os.stat_result | None
@@ -159,7 +159,7 @@ def _judge_listed(listed: _ListedFolder, reading: _Reading = _SIZES_ONLY) -> See
     return SeenCheckpoint(saved, files, status)
 
 
-def _list_and_read(folder: StepFolder) -> _ListedFolder:
+def _list_and_read(folder: NamedStep) -> _ListedFolder:
     """List the files of a folder and read its manifest; the folder is opened once.
 
     The listing is no later than the manifest, so what it proves of a file held when the manifest was written.
@@ -363,13 +363,13 @@ def written_s(folder: Path) -> float:
     return 0.0
 
 
-def _newest_first(root: Path) -> list[StepFolder]:
-    found: list[StepFolder] = []
+def _newest_first(root: Path) -> list[NamedStep]:
+    found: list[NamedStep] = []
     for entry in list_entries(root):
         named = _STEP.fullmatch(entry.name)
         # A link to a folder too, and none for a link that leads to itself, where `is_dir` raises.
         if named and (entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path)):  # noqa: PTH112
-            found.append(StepFolder(root / entry.name, int(named[1]), entry.path))
+            found.append(NamedStep(root / entry.name, int(named[1]), entry.path))
     found.sort(key=attrgetter("step"), reverse=True)
     return found
 

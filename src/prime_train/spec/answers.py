@@ -88,6 +88,16 @@ def program_name(run: RunSpec) -> str:
     return "bundled" if run.format == "run.toml" else "prime_rl"
 
 
+def find_missing_part(run: RunSpec) -> str:
+    """What the program of a run needs and the run lacks; "" if nothing. Only an edited resolved.json lacks it."""
+    match program_name(run):
+        case "command" if run.command is None:
+            return "it is the run of a command, and has no table command"
+        case "prime_rl" if prime_rl_of(run).launch.output_dir is None:
+            return "it is a run of prime-rl, and names no output_dir"
+    return ""
+
+
 def trains(run: RunSpec) -> bool:
     """Whether the config describes a training. A run that does not serves a model, or supervises a command."""
     match run.format:

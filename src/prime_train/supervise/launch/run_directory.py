@@ -20,7 +20,7 @@ from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower
 from prime_train.spec import ENDLESS_STEPS, RunSpec, from_json, to_json
-from prime_train.spec.answers import global_batch, traits_of
+from prime_train.spec.answers import find_missing_part, global_batch, traits_of
 from prime_train.supervise.core.fold import fold_all
 from prime_train.supervise.core.state import State
 from prime_train.supervise.processes.lock import check_folders, unwritable_error
@@ -155,7 +155,13 @@ def read_run_spec(run_dir: RunDir, likely: RunSpec | None = None) -> RunSpec | N
     """
     try:
         text = outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path)
-        return likely if likely is not None and text == to_json(likely) else from_json(text)
+        if likely is not None and text == to_json(likely):
+            return likely
+        found = from_json(text)
+        # Each field may be right alone: an edited kind without the table of that kind.
+        if lacks := find_missing_part(found):
+            raise ValueError(lacks)
+        return found
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
+from prime_train.programs import recorded
 from prime_train.spec import Data, Run, RunSpec, Source, to_json
 from prime_train.supervise.launch.run_directory import read_earlier, read_run_spec
 
@@ -44,3 +47,32 @@ def test_the_first_config_of_a_run_is_read_whether_or_not_it_is_the_likely_one(t
     run_dir.resolved.write_text(to_json(RUN)[:-1], encoding="utf-8")
     with pytest.raises(UserError):
         read_run_spec(run_dir, likely=RUN)
+
+
+_KINDS = {name: get_args(get_type_hints(owner)[name]) for owner, name in ((Run, "program"), (RunSpec, "format"))}
+
+
+@pytest.mark.parametrize("program", _KINDS["program"])
+@pytest.mark.parametrize("file_format", _KINDS["format"])
+@pytest.mark.parametrize("kind", ["pretrain", "serve", "command"])
+def test_a_config_whose_program_lacks_its_table_cannot_be_read(
+    tmp_path: Path, program: str, file_format: str, kind: str
+) -> None:
+    run_dir = RunDir(tmp_path)
+    document = json.loads(to_json(RUN))
+    document["run"] |= {"program": program, "kind": kind}
+    run_dir.resolved.write_text(json.dumps(document | {"format": file_format}, indent=1), encoding="utf-8")
+    lacks = {
+        "command": "it is the run of a command, and has no table command",
+        "prime_rl": "it is a run of prime-rl, and names no output_dir",
+    }
+    of_kind = {"serve": "vllm", "command": "command"}.get(kind, "bundled" if file_format == "run.toml" else "prime_rl")
+    needed = lacks.get(of_kind if program == "auto" else program)
+    if needed is None:
+        chosen, run = recorded(run_dir)
+        assert chosen.places(run, run_dir).checkpoints
+        return
+    with pytest.raises(UserError) as refused:
+        recorded(run_dir)
+    assert refused.value.what == f"it cannot be read: {needed}"
+    assert recorded(run_dir, strict=False)[1].run.name == tmp_path.name

@@ -164,7 +164,7 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     run_dir.checkpoint(300).mkdir()
     walked: list[str] = []
 
-    def counted(folder: layout.StepFolder) -> layout._ListedFolder:
+    def counted(folder: layout.NamedStep) -> layout._ListedFolder:
         walked.append(folder.path.name)
         return real(folder)
 
