@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from prime_train.checkpoints import step_folders
+from prime_train.checkpoints import folder_layout, step_folders
 from prime_train.checkpoints.aside import make_way
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.layout_table import read_layout
@@ -79,7 +79,7 @@ def test_names_with_line_ends_and_numbers_without_end_are_survived(out: Path) ->
 
 
 def test_a_folder_with_too_many_files_is_one_problem(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_folders, "_MOST_FILES", 5)
+    monkeypatch.setattr(folder_layout, "_MOST_FILES", 5)
     assert judge(out) == {FOLDER: f"{FOLDER} is unreadable: it has more than 5 files"}
 
 

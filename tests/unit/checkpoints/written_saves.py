@@ -384,6 +384,7 @@ SAVES: Mapping[str, Callable[[int], WrittenSave]] = {
         "nemo-rl", [[_nemo_rl(step)]], unproven=("config.yaml", "policy/tokenizer/tokenizer.json")
     ),
     "nemo-automodel": _nemo_automodel,
+    "torch": lambda step: WrittenSave("torch", [[[Write(f"ckpt_{step}.pt", zipped())]]]),
     "accelerate": _accelerate,
     "dcp": lambda step: WrittenSave("dcp", [[dcp(f"step_{step}")]]),
     "torchtitan": lambda step: WrittenSave("torchtitan", [[dcp(f"step-{step}")]]),

@@ -63,7 +63,7 @@ def test_what_would_fit_is_advised() -> None:
     with pytest.raises(UserError) as refused:
         choose(wish(Combination("sft", "meta-llama/Llama-3.1-70B", "2xh100-80gb")))
     assert refused.value.exit_code == ExitCode.FINDINGS
-    assert "160" in refused.value.why
+    assert "are needed of the 79.2 GiB of a GPU" in refused.value.why
     assert "--gpus 8xh100-80gb" in refused.value.fix
     advised = choose(wish(Combination("sft", "meta-llama/Llama-3.1-70B", "8xh100-80gb")))
     assert advised.estimate.fits

@@ -18,9 +18,9 @@ from prime_train.config.detect import STDIN, read_config, split_config
 from prime_train.config.foreign.recipe.draft import read_run
 from prime_train.config.foreign.values import SUFFIXES
 from prime_train.config.parsed_config import SYNTAX, Reading
+from prime_train.config.presets import find_preset, list_presets, read_preset
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
-from prime_train.registry.gpus import presets
 from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.launch.run_directory import read_run_spec
 from prime_train.views.run.config_history import read_config_history
@@ -98,7 +98,7 @@ def list_meanings(word: str) -> list[Kind]:
         found.append("run")
     if saved.list_numbers(name):
         found.append("saved")
-    if number is None and name in presets():
+    if number is None and find_preset(name) is not None:
         found.append("preset")
     return found
 
@@ -142,10 +142,11 @@ def _read_file(word: str) -> ConfigSource:
 
 
 def _read_preset(word: str) -> ConfigSource:
-    if word not in presets():
-        raise UserError("no preset is called so", word, f"presets: {', '.join(presets())}", "prime-train presets list")
-    path = presets()[word]
-    return ConfigSource("preset", f"preset {word}", ((path.read_text("utf-8"), path.name),))
+    preset = find_preset(word)
+    if preset is None:
+        known = ", ".join(list_presets())
+        raise UserError("no preset is called so", word, f"presets: {known}", "prime-train presets list")
+    return ConfigSource("preset", f"preset {word}", ((read_preset(preset), preset.path.name),))
 
 
 _KINDS: dict[str, Callable[[str], ConfigSource]] = {"run": _read_run, "saved": _read_saved, "preset": _read_preset}

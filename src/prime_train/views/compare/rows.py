@@ -26,7 +26,7 @@ UNREADABLE = "unreadable"
 # For all runs together: so much is searched in a tenth of a second. Each run has at least a few pages.
 _ALL_ENDS_BYTES, _LEAST_END_BYTES, _MOST_END_BYTES = 16 << 20, 16 << 10, 4 << 20
 _NAMES = ("run.name", "run.dir")  # they differ between any two runs
-_MODELS = ("model.path", "prime_rl.trainer.model_name", "recipe.model_name", "server.model", "command.trainer")
+_MODELS = ("model.path", "prime_rl.trainer.model_name", "recipe.model_name", "inference.model", "command.trainer")
 
 Config = Mapping[str, Any]  # the object in resolved.json
 
@@ -130,7 +130,17 @@ def _read_config(run_dir: RunDir) -> tuple[Config, str]:
         return {}, "it has no resolved.json"
     except (OSError, ValueError) as error:
         return {}, f"its resolved.json cannot be read: {getattr(error, 'strerror', None) or error}"
-    return (found, "") if isinstance(found, dict) else ({}, "its resolved.json is no object")
+    return (_rename_keys(found), "") if isinstance(found, dict) else ({}, "its resolved.json is no object")
+
+
+def _rename_keys(config: Config) -> dict[str, Any]:
+    """The document with run.toml's keys in the place of the fields that have another name."""
+    found = dict(config)
+    if found.get("format") == "run.toml":
+        found["inference"] = found.pop("server", None)  # which `inference` is computed from
+    if isinstance(saved := found.get("checkpoint"), dict):
+        found["checkpoint"] = {"async" if name == "async_save" else name: value for name, value in saved.items()}
+    return found
 
 
 # --- keys in a config -------------------------------------------------------------------------------

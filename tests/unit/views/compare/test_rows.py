@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from prime_train.config.differences import flatten
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, Event, LaunchAsked, Progress, Record, RunOpened, TrainerStarted
-from prime_train.spec import from_json
+from prime_train.spec import from_json, to_json
+from prime_train.spec.server import Server
 from prime_train.views.compare import rows
 from prime_train.views.compare.rows import RunRow, folder_of_runs, keys_of, read_row, read_rows
 from tests.unit.views.compare.made import write_compared, write_lines
@@ -36,8 +38,14 @@ def test_runs_stand_in_the_order_of_their_starts_with_the_keys_that_changed(tmp_
 
 
 def test_the_keys_of_the_document_are_those_of_the_run_spec(tmp_path: Path) -> None:
-    text = write_compared(tmp_path, "one").resolved.read_text()
-    assert keys_of(json.loads(text)) == json.loads(json.dumps(flatten(from_json(text))))
+    """A key that is not set is there too, so that a condition may ask for it."""
+    run_dir = write_compared(tmp_path, "one")
+    run = replace(from_json(run_dir.resolved.read_text()), server=Server(model="org/model"))
+    run_dir.resolved.write_text(to_json(run))
+    found = keys_of(row_of(run_dir).config)
+    given = {key: value for key, value in found.items() if value is not None}
+    assert given == json.loads(json.dumps(flatten(run)))
+    assert "batch.global_batch" in found
 
 
 def test_a_row_has_state_and_results(tmp_path: Path) -> None:
