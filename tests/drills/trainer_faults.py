@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +36,7 @@ FAULTS: Mapping[str, tuple[str, int]] = {
     "SIGTERM to the supervisor": ("", 0),
     "full disk": ("disk", 0),
 }
+HARMS = tuple(FAULTS)[:5]  # each independent of the others; what comes after them ends a supervisor
 PACKAGE = Path(__file__).parents[2] / "src"
 _SLOW_S = "0.3"  # a step takes so long while faults come
 _SETTINGS = ("prime_train.restart.backoff_s=0.1", "prime_train.heartbeat.step_limit_s=15")
@@ -184,10 +185,10 @@ class Trial:
 
     # --- the lives of the run ---
 
-    def live(self) -> str:
-        """All faults, in their order. Returns the hash of the last weights."""
+    def live(self, harms: Sequence[str] = HARMS) -> str:
+        """These harms and every later fault, in their order. Returns the hash of the last weights."""
         (self.work / "pace").write_text(_SLOW_S)
-        self._live_harmed()
+        self._live_harmed(harms)
         self._live_cut()
         self._live_full()
         (self.work / "pace").write_text("0")
@@ -200,14 +201,13 @@ class Trial:
         self.note_next()
         return (self.work / "final.txt").read_text()
 
-    def _live_harmed(self) -> None:
+    def _live_harmed(self, harms: Sequence[str]) -> None:
+        each = (self.kill, self.kill_in_save, self.stop_rank, self.nap, self.terminate)
         supervised = self.supervise()
         try:
-            self.strike(supervised, "kill of a rank", self.kill)
-            self.strike(supervised, "kill in a save", self.kill_in_save)
-            self.strike(supervised, "rank stopped", self.stop_rank)
-            self.strike(supervised, "sleep in a step", self.nap)
-            self.strike(supervised, "foreign SIGTERM", self.terminate)
+            for fault, harm in zip(HARMS, each, strict=True):
+                if fault in harms:
+                    self.strike(supervised, fault, harm)
             self.await_steps(supervised, EVERY + 1)
         finally:
             supervised.kill()
