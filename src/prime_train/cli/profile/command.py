@@ -14,6 +14,7 @@ from prime_train.cli.profile.sources import (
     compare_with_config,
     read_file,
     read_prime_rl,
+    refuse_trainer,
     run_script,
 )
 from prime_train.cli.terminal.options import AsJson, NoColor
@@ -132,6 +133,8 @@ def _collect(options: ProfileOptions) -> Collected:
 
         fix = f"write spans in its script (docs/profile.md), then: prime-train profile spans.jsonl --compare {shown}"
         raise refuse_command(reading, "profile", fix)
+    if reading.run is not None and reading.run.command is not None:
+        raise refuse_trainer(reading.run, reading.run.command, shown)
     if reading.run is not None and program_name(reading.run) != "bundled":
         return read_prime_rl(reading.run, options)
     from prime_train.cli.profile.short_run import run_steps  # imports the supervisor

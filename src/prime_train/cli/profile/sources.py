@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from prime_train.config.command_start import read_command
 from prime_train.core import outside
 from prime_train.core import spans as span_files
 from prime_train.core.errors import ExitCode, UserError
@@ -26,6 +28,7 @@ from prime_train.profile.report import Comparison
 from prime_train.profile_script import STEPS_ENV
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import program_name, write_folder, write_root
+from prime_train.spec.command import CommandSpec
 
 if TYPE_CHECKING:
     from prime_train.cli.estimate.inputs import EstimateOptions
@@ -136,6 +139,25 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
                 yield row
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+# --- a command -------------------------------------------------------------------------------------
+
+
+def refuse_trainer(run: RunSpec, command: CommandSpec, shown: str) -> UserError:
+    """The refusal of a run of kind command, with the way to spans of its own.
+
+    Its few steps cannot run in a folder of their own: prime-train does not know everything that a trainer writes.
+    """
+    spans = shlex.quote(str(Path(SPANS).absolute()))
+    script = read_command(command.argv, Path(command.cwd).expanduser()).script or "its script"
+    return UserError(
+        what="a few steps of a command cannot be trained apart from its run",
+        where=f"{shown}: run.kind = {run.run.kind!r}",
+        why="the trainer writes where it likes, so the steps would land among the checkpoints of the run",
+        fix=f"put the spans of prime_train.profile_script into {script} (docs/profile.md); "
+        f"{span_files.ENV}={spans} prime-train run {shlex.quote(shown)}; prime-train profile {spans}",
+    )
 
 
 # --- a script --------------------------------------------------------------------------------------

@@ -154,3 +154,23 @@ def test_a_job_of_slurm_supervises_the_command(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     status = read_json(folder, "status", "job")
     assert (status["state"], status["step"]) == ("finished", STEPS)
+
+
+def test_its_spans_are_profiled_and_a_profile_of_its_config_starts_nothing(folder: Path) -> None:
+    refused = run(folder, "profile", "run.toml")
+    assert refused.returncode == 2
+    assert all(part in refused.stderr for part in ("error: ", "what ", "why ", "fix "))
+    assert "plain.py" in refused.stderr
+    assert not (folder / "plain.pid").exists()
+    (folder / "plain.py").write_text(
+        "import time\nfrom prime_train.profile_script import span, step\n"
+        "for number in range(12):\n"
+        "    with step(), span('data'):\n"
+        "        time.sleep(0.02); print(f'it {number + 1} of 12: loss 1.0')\n"
+    )
+    spans = folder / "spans.jsonl"
+    done = run(folder, "run", "--no-validate", "run.toml", PRIME_TRAIN_SPANS=str(spans))
+    assert done.returncode == 0, done.stderr
+    assert str(spans) in " ".join(refused.stderr.split())  # the file that the refusal names
+    found = read_json(folder, "profile", str(spans), "--steps", "8")
+    assert (found["steps"], found["diagnosis"]["class"]) == (8, "input-bound")
