@@ -28,7 +28,27 @@ _NAME_ENDS = (
     *("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "AUTHORIZATION"),
     *("BEARER", "COOKIE", "_PWD", "_PASS", "_PAT", "_SAS", "_DSN", "WEBHOOK", "WEBHOOK_URL"),
 )
-_WORDS = frozenset({"true", "false", "none", "null", "auto", "yes"})  # HF_HUB_DISABLE_IMPLICIT_TOKEN=true is a switch
+# Keys of configs, in small letters as there: a text of a tokenizer, or the name of a column. Sources: transformers,
+# SpecialTokensMixin and its processors; the data options of OpenRLHF, verl, slime and NeMo RL.
+_OF_TOKENIZER = ("bos", "eos", "eot", "pad", "unk", "sep", "cls", "mask", "stop", "image", "video", "audio")
+_OF_COLUMN = (
+    *(
+        "input",
+        "output",
+        "prompt",
+        "question",
+        "answer",
+        "response",
+        "text",
+        "messages",
+        "label",
+        "reward",
+        "reward_fn",
+    ),
+    *("chosen", "rejected", "image", "images", "video", "audio", "tool", "tools", "metadata", "system", "solution"),
+)
+_PLAIN_KEYS = frozenset({*(f"{name}_token" for name in _OF_TOKENIZER), *(f"{name}_key" for name in _OF_COLUMN)})
+WORDS = frozenset({"true", "false", "none", "null", "auto", "yes"})  # HF_HUB_DISABLE_IMPLICIT_TOKEN=true is a switch
 _PLAIN = r"[A-Za-z0-9_.~-]*"  # the same in JSON and in a URL; RFC 3986, section 2.3
 _USER = r"://([^/\s:@]+)(?::([^/\s@]*))?@"
 _KEY_BEGINS = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File-[23]:"
@@ -72,15 +92,20 @@ def forms() -> tuple[Form, ...]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable or a key of a file has the name of a secret: WANDB_API_KEY, client_secret, TOKEN_2."""
+    """Whether a variable or a key of a file has the name of a secret: WANDB_API_KEY, client_secret, TOKEN_2.
+
+    A key for a token of a tokenizer, or for a column, is none: pad_token, --input-key, data.prompt_key.
+    """
     upper = name.upper()  # a regular expression takes a millisecond to compile, which is much for a lint
     plain = upper.rstrip("0123456789")
-    return (plain if plain == upper else plain.removesuffix("_")).endswith(_NAME_ENDS)
+    if not (plain if plain == upper else plain.removesuffix("_")).endswith(_NAME_ENDS):
+        return False
+    return name.rpartition(".")[2].lstrip("-").replace("-", "_") not in _PLAIN_KEYS
 
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable is a secret: by its name (WANDB_API_KEY, HF_TOKEN), or because its URL has a login."""
-    is_named = is_secret_name(name) and value.lower() not in _WORDS and len(value) >= _SHORTEST_SECRET
+    is_named = is_secret_name(name) and value.lower() not in WORDS and len(value) >= _SHORTEST_SECRET
     return is_named or bool(_logins(value))
 
 
@@ -92,7 +117,7 @@ def secrets(environment: Mapping[str, str], names: Iterable[str | None] = ()) ->
     named = frozenset(names)
     found: set[str] = set()
     for name, value in environment.items():
-        if name in named or (is_secret_name(name) and value.lower() not in _WORDS):
+        if name in named or (is_secret_name(name) and value.lower() not in WORDS):
             found.update(_forms_of(value))
         for part in (*_logins(value), *find(value)):
             found.update(_forms_of(part))
@@ -253,7 +278,8 @@ def mask_assigned(text: str) -> str:
     """`text` with the values masked that stand behind the name of a secret at the beginning of a line."""
 
     def mask(match: re.Match[str]) -> str:
-        if not is_secret_name(match[1]) or match[2].startswith("$"):  # the name of a variable is no secret
+        is_plain = match[2].startswith("$") or match[2].lower() in WORDS  # the name of a variable, or a switch
+        if is_plain or not is_secret_name(match[1]):
             return match[0]
         start, end = match.span(2)
         return match[0][: start - match.start()] + MASK + match[0][end - match.start() :]

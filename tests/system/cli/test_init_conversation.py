@@ -45,6 +45,7 @@ def test_arrow_keys_and_back_lead_to_a_config(tmp_path: Path) -> None:
         _answer(terminal, "Which environment", _CLEAR, b"calculator", _ENTER)
         terminal.wait_for(r"64\s+rollouts\s+of\s+a\s+step\s+in\s+groups\s+of\s+8")
         _answer(terminal, "The most that it may cost", _ENTER)
+        _answer(terminal, "The longest that it may take", _ENTER)
         terminal.wait_for("All checks|rules passed")
         assert not (tmp_path / "run.toml").exists()
         _answer(terminal, r"Write\s+it\?", _ENTER)
@@ -68,6 +69,7 @@ def test_ctrl_c_writes_nothing(tmp_path: Path, question: str) -> None:
     with Started(tmp_path, *given, *(("--task", "rl") if question == "Write it" else ())) as terminal:
         if question == "Write it":
             _answer(terminal, "The most that it may cost", _ENTER)
+            _answer(terminal, "The longest that it may take", _ENTER)
         _answer(terminal, question, _CTRL_C)
         assert terminal.end() == 130
     assert [path.name for path in tmp_path.iterdir()] == ["prime-train"]
@@ -77,10 +79,11 @@ def test_another_answer_may_be_given_after_the_preview(tmp_path: Path) -> None:
     given = (*_GIVEN, "--env", "reverse-text", "--trainer", "bundled", "--task", "rl")
     with Started(tmp_path, *given) as terminal:
         _answer(terminal, "The most that it may cost", _ENTER)
+        _answer(terminal, "The longest that it may take", _ENTER)
         _answer(terminal, "Write it", _DOWN, _ENTER)
-        _answer(terminal, "(?s)Write it.*The most that it may cost", b"0.000001", _ENTER)
+        _answer(terminal, "(?s)Write it.*The longest that it may take", b"0.000001", _ENTER)
         terminal.wait_for("fewer than 20")
-        _answer(terminal, "(?s)fewer than 20.*The most that it may cost", _CTRL_C)
+        _answer(terminal, "(?s)fewer than 20.*The longest that it may take", _CTRL_C)
         assert terminal.end() == 130
 
 
@@ -88,6 +91,7 @@ def test_a_narrow_terminal_keeps_every_word(tmp_path: Path) -> None:
     given = (*_GIVEN, "--env", "reverse-text", "--trainer", "bundled", "--task", "rl")
     with Started(tmp_path, *given, columns="40") as terminal:
         _answer(terminal, "The most that it", _ENTER)
+        _answer(terminal, "The longest that it", _ENTER)
         _answer(terminal, r"Write\s+it", _ENTER)
         assert terminal.end() == 0
         assert re.search(r"written:\s+run.toml", terminal.shown)

@@ -76,6 +76,30 @@ def test_a_run_of_another_user_is_named(folder: Path) -> None:
         assert str(run_dir.path) in ended.stderr
 
 
+@pytest.mark.parametrize("closed", ["runs", "runs/nano", "runs/nano/config.toml"])
+def test_the_configs_of_a_run_of_another_user_are_refused(folder: Path, closed: str) -> None:
+    _write(folder).config.write_text(BASE)
+    (folder / "mine.toml").write_text(BASE)
+    (folder / closed).chmod(0o000)
+    for command in (
+        ["show", "nano"],
+        ["show", "runs/nano", "--resolved"],
+        ["diff", "mine.toml", "nano@1"],
+        ["history", "nano"],
+        ["restore", "nano", "1", "back.toml"],
+    ):
+        ended = _run_as_another("config", *command, cwd=folder)
+        if (command[0], closed) == ("history", "runs/nano/config.toml"):
+            assert (ended.returncode, "1, 2" in ended.stdout) == (0, True)  # the events say which attempts had it
+            continue
+        assert (ended.returncode, ended.stdout) == (4, ""), (command, ended.stderr)
+        assert _has_four_parts(ended.stderr), (command, ended.stderr)
+        assert "ls -l" in ended.stderr, (command, ended.stderr)
+        assert "runs/runs" not in ended.stderr
+        assert "runs/nano" in ended.stderr.splitlines()[0]
+    assert not (folder / "back.toml").exists()
+
+
 def test_the_table_of_runs_shows_the_others_and_why_one_is_unreadable(folder: Path) -> None:
     run_dir = _write(folder)
     run_dir.path.chmod(0o000)

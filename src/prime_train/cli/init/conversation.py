@@ -147,13 +147,9 @@ def _questions() -> Iterator[Asked]:
     yield Asked("data", lambda: _text(data, []), lambda flags: not is_rl(flags), _look_at_records)
     trainers = ["auto", "bundled", "prime-rl"]
     yield Asked("trainer", lambda: _select("Which trainer?", trainers), is_rl, _nothing)
-    yield Asked(
-        "budget_usd",
-        lambda: _amount("The most that it may cost, in USD (empty: no limit)?"),
-        always,
-        _nothing,
-        _read_amount,
-    )
+    usd, hours = "The most that it may cost, in USD", "The longest that it may take, in hours"
+    yield Asked("budget_usd", lambda: _amount(f"{usd} (empty: no limit)?"), always, _nothing, _read_amount)
+    yield Asked("budget_hours", lambda: _amount(f"{hours} (empty: no limit)?"), always, _nothing, _read_amount)
 
 
 def _nothing(_: Flags) -> str:

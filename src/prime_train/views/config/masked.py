@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prime_train.config.differences import flatten_values, plain
-from prime_train.core.redaction import MASK, is_secret_name, mask_assigned, redact
+from prime_train.core.redaction import MASK, WORDS, is_secret_name, mask_assigned, redact
 from prime_train.toml.document import Document, dotted, key_path
 
 _COUNTED = ("token", "key")  # a number there is a count, such as model.experts_per_token
@@ -22,8 +22,7 @@ def mask(key: str, value: Any, hidden: Iterable[str]) -> Any:
 
     `hidden`: other values to mask.
     """
-    is_count = isinstance(value, int | float) and key.lower().endswith(_COUNTED)
-    if is_secret_key(key) and not is_count and not isinstance(value, bool | None) and value != {}:
+    if is_secret_key(key) and not _is_plain(key, value):
         return MASK
     if isinstance(value, Mapping):
         return {name: mask(dotted((str(name),)), below, hidden) for name, below in value.items()}
@@ -32,11 +31,19 @@ def mask(key: str, value: Any, hidden: Iterable[str]) -> Any:
     return redact(value, hidden) if isinstance(value, str) else value
 
 
+def _is_plain(key: str, value: Any) -> bool:
+    """Whether a value below the name of a secret is none: a switch, a count, or nothing."""
+    is_count = isinstance(value, int | float) and key.lower().endswith(_COUNTED)
+    is_word = isinstance(value, str) and value.lower() in {*WORDS, ""}
+    return is_count or is_word or isinstance(value, bool | None) or value in ({}, [])
+
+
 def mask_text(document: Document, hidden: Iterable[str]) -> str:
     """The text of a config, with the value of each key masked that has the name of a secret."""
     lines = document.text.split("\n")
     values = plain(document.values)
-    places = [document.place(key_path(key, document.values)) for key in flatten_values(values) if is_secret_key(key)]
+    masked = [key for key, value in flatten_values(values).items() if is_secret_key(key) and not _is_plain(key, value)]
+    places = [document.place(key_path(key, document.values)) for key in masked]
     spans = sorted((place.value for place in places if place is not None), reverse=True)
     for span in spans:  # the last first, so that the columns of the others stay
         first, last = lines[span.line - 1][: span.column - 1], lines[span.end_line - 1][span.end_column - 1 :]

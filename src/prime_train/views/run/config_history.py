@@ -66,6 +66,8 @@ class ConfigHistory(NamedTuple):
             return outside.read_text(path, CONFIG_BYTES, self.run_dir.path), shown
         except (OSError, ValueError) as error:
             fix = "put the file back, or name another config of the run"
+            if isinstance(error, PermissionError):
+                fix = f"see `ls -ld {path}` and `id`; run the command as the owner of the run"
             raise outside.as_user_error(error, shown, fix, ExitCode.OUT_OF_REACH) from None
 
 

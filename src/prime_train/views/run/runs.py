@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from prime_train.core.errors import UserError
@@ -39,7 +40,8 @@ def _may_be_run(path: Path) -> bool:
 
 def find(name: str, directory: Path) -> RunDir:
     """The run `directory`/runs/`name`, or the run whose directory is `name`. Raises UserError if there is none."""
-    for path in (directory / RUNS / name, directory / name):
+    places = (directory / RUNS / name, directory / name)
+    for path in reversed(places) if os.sep in name else places:  # runs/NAME means no run of a folder runs/runs
         if is_run(path):
             return RunDir(path.resolve())
     names = run_names(directory)

@@ -14,6 +14,7 @@ from prime_train.config import detect
 from prime_train.config.compare import ConfigComparison
 from prime_train.config.differences import diff, plain
 from prime_train.config.resolved import resolve
+from prime_train.core.redaction import MASK
 from prime_train.toml.document import Document, to_toml
 from prime_train.views.config.differences import ConfigNotes, as_document, remarks, side_by_side, unified
 from prime_train.views.config.masked import mask, mask_text
@@ -80,6 +81,35 @@ def test_a_count_is_no_secret_and_a_variable_in_place_of_a_value_is_shown() -> N
     assert mask("password", 8, ()) != 8
     text = "export HF_TOKEN=$TOKEN\n"
     assert mask_text(Document(text, "a.sh", {}), ()) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.input_key", "question"),
+        ("actor.reward_fn_key", "data_source"),
+        ("tokenizer.pad_token", "<|endoftext|>"),
+        ("special_tokens.eos_token", "<|im_end|>"),
+        ("data.text_field", "content"),
+        ("hub.token", "true"),
+        ("hub.token", "null"),
+    ],
+)
+def test_a_token_of_a_tokenizer_a_column_and_a_switch_are_shown(key: str, value: str) -> None:
+    assert mask(key, value, ()) == value
+    table, _, name = key.partition(".")
+    text = f'[{table}]\n{name} = "{value}"\n'
+    assert mask_text(Document.parse(text, "a.toml"), ()) == text
+    shell = f"trainer \\\n  {key}={value}\n"
+    assert mask_text(Document(shell, "a.sh", {}), ()) == shell
+
+
+def test_a_secret_under_a_plain_name_is_masked_by_its_form() -> None:
+    token = "hf_" + "abcdefghijklmnopqrstuvwxyzABCDEFGH"
+    assert token not in mask("tokenizer.pad_token", token, ())
+    assert token not in mask_text(Document.parse(f'pad_token = "{token}"\n', "a.toml"), ())
+    for name in ("encryption_key", "PAD_TOKEN", "pad_token.password", "auth_token"):
+        assert mask(name, "zzabcdeqq", ()) == MASK
 
 
 def test_a_secret_that_differs_is_marked() -> None:
