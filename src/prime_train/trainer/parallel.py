@@ -132,8 +132,14 @@ def _store(rank: int, size: int, host: str, port: int) -> TCPStore:
     return TCPStore(host, port, size, is_master=True, timeout=_START_TIMEOUT, master_listen_fd=serving.detach())
 
 
+_left: list[Any] = []  # process groups, until the process ends
+
+
 def leave(world: World) -> None:
     if world.size > 1:
+        # The last reference must not be that of DDP's reducer. It frees the group and keeps the GIL meanwhile: it would
+        # wait for a thread of gloo that waits for the GIL.
+        _left.append(dist.group.WORLD)
         dist.destroy_process_group()
 
 

@@ -35,8 +35,9 @@ COMMANDS = (
     ),
     *("ckpt list", "ckpt verify"),
     *("backup push", "backup pull", "backup prune", "backup verify", "backup status", "backup configure"),
+    "schema export",
     *("config show", "config diff", "config save", "config list", "config history", "config restore"),
-    *("schema export", "presets list", "presets show", "presets copy", "models list", "models show"),
+    *("presets list", "presets show", "presets copy", "models list", "models show"),
     *("trainers list", "trainers show", "trainers check"),
     *("init", "prices show", "prices import", "prices refresh"),
 )
