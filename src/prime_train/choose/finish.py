@@ -9,7 +9,7 @@ from typing import NamedTuple
 from prime_train.choose.draft import Choice
 from prime_train.choose.wishes import Budget, GpuPlace, Wishes
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.units import format_bytes
+from prime_train.core.units import format_bytes, format_seconds
 from prime_train.estimate.candidate_changes import has_adapter
 from prime_train.estimate.cost.run_cost import PricedWork, cost_of, shipped_rates
 from prime_train.estimate.spot.advice import assume_saves, recommend
@@ -39,7 +39,9 @@ def choose_end(wishes: Wishes, run: RunSpec, time: Time, gpus: int, prices: tupl
     choices = {"run.max_steps": steps, "checkpoint.interval_steps": saves, keep: _choose_kept(wishes)}
     if run.prime_rl is None:
         most = _MOST_WARMUP["rl" if wishes.task == "rl" else "text"]
-        choices["schedule.warmup_steps"] = Choice(max(1, min(most, steps.value // 30)), "")
+        # At least one step follows the warm-up, because the rate would not reach its peak otherwise.
+        warmup = min(most, max(1, steps.value // 30), steps.value - 1)
+        choices["schedule.warmup_steps"] = Choice(warmup, "")
         choices["eval.interval_steps"] = Choice(saves.value, "with each checkpoint")
     return choices
 
@@ -130,8 +132,7 @@ def _choose_saves(wishes: Wishes, run: RunSpec, time: Time) -> Choice:
     saves, step_s, steps = assume_saves(run, _trained(wishes, run)), time.step_s.typical, run.run.max_steps
     best = recommend(saves, per_hour, step_s, steps).interval_steps
     interval = max(1, min(best, steps // 4))
-    minutes = interval * step_s / 60
-    why = f"a crash loses at most {minutes:.3g} min; "
+    why = f"a crash loses at most {format_seconds(interval * step_s)}; "
     if interval == best:
         return Choice(interval, f"{why}least loss at {per_hour:.2g} interruptions an hour and assumed save times")
     return Choice(interval, f"{why}a quarter of the run, because interruptions are rare")

@@ -6,7 +6,7 @@ import pytest
 
 from prime_train.choose.choose import choose
 from prime_train.choose.sizes import HEADROOM
-from prime_train.choose.wishes import Budget
+from prime_train.choose.wishes import Budget, Task
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.facts.facts import Facts
 from prime_train.facts.host import parse_gpus
@@ -29,6 +29,14 @@ def test_a_chosen_config_is_clean_and_fits(combination: Combination) -> None:
     assert chosen.estimate.fits
     assert judge.lint(chosen.text, "run.toml").findings == ()
     assert judge.judge(chosen.reading, Facts(gpus=parse_gpus(combination.gpus))).findings == ()
+
+
+@pytest.mark.parametrize("task", ["pretrain", "sft", "rl"])
+def test_a_config_with_few_steps_is_clean(task: Task) -> None:
+    combination = next(one for one in COMBINATIONS if one.task == task)
+    for steps in (1, 2, 3, 4, 5, 29, 30, 31):
+        chosen = choose(wish(combination, steps=steps))
+        assert judge.lint(chosen.text, "run.toml").findings == (), steps
 
 
 @pytest.mark.spread
