@@ -97,6 +97,20 @@ class RequestRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestAnswered:
+    """The answer to a request with an id. The same id is never acted on again."""
+
+    kind: ClassVar[str] = "request_answered"
+    id: str
+    request: str  # its kind: "settings_requested", "command_requested"
+    outcome: str  # "accepted", "done" or "refused"
+    what: str
+    why: str = ""
+    fix: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ClockJumped:
     """The wall clock moved against the monotonic clock: it was set, or the machine slept. Not counted as silence."""
 
@@ -131,6 +145,7 @@ SupervisorEvent = (
     | AttemptEnded
     | StopAsked
     | RequestRefused
+    | RequestAnswered
     | ClockJumped
     | EventsDamaged
     | RunClosed

@@ -66,6 +66,8 @@ def _describe_run(event: Event) -> str:
             return f"stop asked by {by}" if by.startswith(ASKERS) else f"paused: {by}"
         case events.RequestRefused(file=file, reason=reason):
             return f"attempts/{file} is no request: {reason}"
+        case events.RequestAnswered(outcome=outcome, what=what):
+            return f"request {outcome}: {what}"
         case events.RunClosed(state=state, reason=reason):
             return f"run {state}: {reason}" if reason else f"run {state}"
         case events.ServiceReady(role=role, url=url, waited_s=waited_s):

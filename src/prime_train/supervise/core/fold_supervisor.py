@@ -24,6 +24,7 @@ from prime_train.supervise.core.state import (
 from prime_train.supervise.watches.hang.silence_limits import shift_time
 
 ATTEMPTS_KEPT = 100
+ANSWERS_KEPT = 1000  # of requests; a writer repeats one within minutes
 SERVED_S = 600.0  # a service that answered for this long counts as progress, even if it fails later
 # `timeout` and some schedulers signal the process and its group: one request that arrives twice.
 SAME_WISH_S = 1.0
@@ -51,6 +52,8 @@ def fold_supervisor(state: State, record: Record) -> State:
         case events.AlarmCleared(watch=watch, name=name, subject=subject):
             left = (active for active in state.alarms if active.key != (watch, name, subject))
             return evolve(state, alarms=tuple(left))
+        case events.RequestAnswered(id=request_id):
+            return evolve(state, answered=(*state.answered, request_id)[-ANSWERS_KEPT:])
         case events.RunClosed() as event:
             end: RunState = event.state if event.state in ("stopped", "finished") else "failed"  # type: ignore[assignment]
             return evolve(state, state=end, exit_code=event.exit_code, reason=event.reason)

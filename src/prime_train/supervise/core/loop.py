@@ -18,6 +18,7 @@ from prime_train.core.process_id import Identity, own_identity, own_user
 from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.supervise.answers.answer import Answers
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.attempt_end import leftover_processes_error, unwritable_run_error
 from prime_train.supervise.core.attempts import Attempts
@@ -28,7 +29,7 @@ from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import number_config
 from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
-from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, signals_into
+from prime_train.supervise.processes.requests import Request, RequestReader, RequestRefusal, signals_into
 from prime_train.supervise.services.services import RunServices
 from prime_train.supervise.services.watch_runner import create_watches
 from prime_train.supervise.watches.watch import RunningWatches
@@ -103,6 +104,7 @@ class _Supervision:
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._attempts = Attempts(run, run_dir, program, policy, self._journal, self._services, self._children, secrets)
         self._requests = RequestReader(run_dir, own_identity())
+        self._answers = Answers(run, run_dir)
         self._clock = Clock()
         self._foreign_children = process.list_own_children()
 
@@ -187,8 +189,12 @@ class _Supervision:
         # A list, because each event changes the state that the reader was called with.
         for found in list(self._requests.take(self.state.attempt_number)):
             match found:
-                case requests.STOP_REQUESTED:
+                case Request(kind=requests.STOP_REQUESTED):
                     self._journal.append(events.StopAsked(STOP_COMMAND))
+                # A writer that saw no answer repeats its request, which must not be acted on twice.
+                case Request(id=request_id) if request_id not in self.state.answered:
+                    for event in self._answers.answer(found, self.state):
+                        self._journal.append(event)
                 case RequestRefusal(path=path, why=why):
                     self._journal.append(events.RequestRefused(path, why))
 

@@ -237,6 +237,7 @@ class State:
     stop_by: str = ""
     stop_saves: bool = True  # False: end it without a save
     stop_at_once: bool = False  # requested twice: do not wait for a checkpoint
+    answered: tuple[str, ...] = ()  # ids of the latest ANSWERS_KEPT requests
     exit_code: int | None = None
     reason: str = ""
     final: str = ""

@@ -1,7 +1,9 @@
 """Requests to the supervisor of a run: files in attempts/N/requests, and signals. Writes and reads them, acts on none.
 
-A file is one JSON object with its version, its kind and the supervisor that it is for. The supervisor removes each file
-that it takes, so a file that is still there has not been read, and its writer may withdraw it.
+A file is one JSON object with its version, its kind, the supervisor that it is for, an id and a body. The supervisor
+removes each file that it takes, so a file that is still there has not been read, and its writer may withdraw it. A
+request with an id is answered by an event RequestAnswered with that id, and a second request with the same id changes
+nothing: a writer that saw no answer may repeat its request.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from prime_train.core import outside
@@ -28,8 +31,12 @@ from prime_train.supervise.processes.lock import find_holder
 
 VERSION = 1
 STOP_REQUESTED = "stop_requested"
-KINDS = (STOP_REQUESTED,)
+SETTINGS_REQUESTED = "settings_requested"  # other values of settings, while the run trains
+COMMAND_REQUESTED = "command_requested"  # something to do once: a checkpoint, a pause, a test of a GPU
+KINDS = (STOP_REQUESTED, SETTINGS_REQUESTED, COMMAND_REQUESTED)
 _KEYS = frozenset({"version", "kind", "supervisor"})
+_MORE_KEYS = frozenset({"id", "body"})
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,100}\.json")
 _MOST_FILES = 1000  # that one look visits
 _MOST_REFUSALS = 100  # of one supervisor; a folder with more is not read any further
@@ -40,6 +47,14 @@ ANSWER_S = 5.0  # a supervisor looks for requests about twice per second
 _POLL_S = 0.05
 
 
+class Request(NamedTuple):
+    """A request that a supervisor has taken. The values in its body are not checked yet."""
+
+    kind: str
+    id: str = ""  # unique; "" = without an answer
+    body: Mapping[str, Any] = MappingProxyType({})
+
+
 class RequestRefusal(NamedTuple):
     """A file that is no request, and why."""
 
@@ -47,10 +62,17 @@ class RequestRefusal(NamedTuple):
     why: str
 
 
-def write_request(folder: Path, kind: str, supervisor: Identity) -> Path:
-    """Write a request into the folder of an attempt. Returns its file. Raises OSError."""
+def write_request(
+    folder: Path, kind: str, supervisor: Identity, request_id: str = "", body: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a request into the folder of an attempt. Returns its file. Raises OSError.
+
+    `body`: JSON-able. The file has at most `MARK_BYTES`; a longer one is refused by its reader.
+    """
     path = folder / f"{kind}-{os.getpid()}-{os.urandom(4).hex()}.json"
-    write_atomic(path, json.dumps({"version": VERSION, "kind": kind, "supervisor": str(supervisor)}))
+    content = {"version": VERSION, "kind": kind, "supervisor": str(supervisor)}
+    more = {"id": request_id, "body": dict(body or {})} if request_id else {}
+    write_atomic(path, json.dumps(content | more))
     return path
 
 
@@ -62,8 +84,8 @@ class RequestReader:
         self._supervisor = supervisor
         self._refused: set[str] = set()
 
-    def take(self, attempt: int) -> Iterator[str | RequestRefusal]:
-        """The kinds of the requests since the last call, to the newest attempt and to the one before it.
+    def take(self, attempt: int) -> Iterator[Request | RequestRefusal]:
+        """The requests since the last call, to the newest attempt and to the one before it.
 
         A writer may have read the number of an attempt just before the next one began.
         """
@@ -71,7 +93,7 @@ class RequestReader:
             if number > 0:
                 yield from self._take_from(self._run_dir.requests(number))
 
-    def _take_from(self, folder: Path) -> Iterator[str | RequestRefusal]:
+    def _take_from(self, folder: Path) -> Iterator[Request | RequestRefusal]:
         # Without a folder there is no request. An error that passes leaves the files for the next look.
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -99,18 +121,23 @@ class RequestReader:
                 else:
                     yield request
 
-    def _read(self, path: Path) -> str:
-        """The kind of a request. Raises ValueError for one that is not to this supervisor, and OSError."""
+    def _read(self, path: Path) -> Request:
+        """A request. Raises ValueError for one that is not to this supervisor, and OSError."""
         if not _PLAIN_NAME.fullmatch(path.name):
             raise ValueError("its name is not made of letters, digits, - and _, with .json at its end")
         found: Any = outside.read_json(path, MARK_BYTES, within=self._run_dir.path)
-        if not isinstance(found, dict) or found.keys() != _KEYS:
+        if not isinstance(found, dict) or found.keys() - _MORE_KEYS != _KEYS:
             raise ValueError(f"it is no object with the keys {', '.join(sorted(_KEYS))}")
         if found["version"] != VERSION or found["kind"] not in KINDS:
             raise ValueError(f"it is no request of version {VERSION} with a kind of {', '.join(KINDS)}")
         if found["supervisor"] != str(self._supervisor):
             raise ValueError(f"it is for another supervisor than {self._supervisor}")
-        return str(found["kind"])
+        request_id, body = found.get("id", ""), found.get("body", {})
+        if not isinstance(request_id, str) or (request_id and not _ID.fullmatch(request_id)):
+            raise ValueError("its id is not made of up to 64 letters, digits, - and _")
+        if not isinstance(body, dict):
+            raise ValueError("its body is no object")
+        return Request(found["kind"], request_id, body)
 
 
 def request_stop(run_dir: RunDir, attempt: int = 0) -> Holder:

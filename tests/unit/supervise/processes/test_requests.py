@@ -15,14 +15,16 @@ from prime_train.core import outside
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir, make_folder, remove_temporary
 from prime_train.supervise.processes.requests import (
+    SETTINGS_REQUESTED,
     STOP_REQUESTED,
+    Request,
     RequestReader,
     RequestRefusal,
     write_request,
 )
 
 OWN = Identity(17, 170)
-STOP = STOP_REQUESTED
+STOP = Request(STOP_REQUESTED)
 
 
 @pytest.fixture
@@ -44,6 +46,12 @@ def test_a_request_is_taken_once(run_dir: RunDir) -> None:
     assert list(reader.take(3)) == [STOP]
     assert list(run_dir.requests(3).iterdir()) == []
     assert list(reader.take(3)) == []
+
+
+def test_a_request_has_its_id_and_its_body(run_dir: RunDir) -> None:
+    write_request(run_dir.requests(3), SETTINGS_REQUESTED, OWN, "a1", {"values": {"optim.lr": 0.1}})
+    [found] = RequestReader(run_dir, OWN).take(3)
+    assert found == Request(SETTINGS_REQUESTED, "a1", {"values": {"optim.lr": 0.1}})
 
 
 def test_two_requests_are_both_taken(run_dir: RunDir) -> None:
@@ -76,6 +84,10 @@ def test_without_a_folder_there_is_no_request(tmp_path: Path, attempt: int) -> N
         (content(version=2), "no request of version 1"),
         (content(kind="delete_everything"), "with a kind of stop_requested"),
         (content(kind=["stop_requested"]), "with a kind of stop_requested"),
+        (content(id="a b"), "its id is not made of"),
+        (content(id=7), "its id is not made of"),
+        (content(id="a" * 65), "its id is not made of"),
+        (content(id="a", body=[]), "its body is no object"),
         (content(supervisor="17:171"), "for another supervisor than 17:170"),
         (content(supervisor=None), "for another supervisor"),
         pytest.param("[" * 100_000, "more than 64.0 KiB", id="long"),

@@ -1,0 +1,25 @@
+"""Answers one request: finds the module of its kind. Writes no event itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prime_train.core.rundir import RunDir
+from prime_train.events import Event, RequestAnswered
+from prime_train.spec import RunSpec
+from prime_train.supervise.core.state import State
+from prime_train.supervise.processes.requests import Request
+
+
+class Answers:
+    """Answers the requests to one supervisor."""
+
+    def __init__(self, run: RunSpec, run_dir: RunDir) -> None:
+        self._run = run
+        self._run_dir = run_dir
+
+    def answer(self, request: Request, state: State) -> Iterator[Event]:
+        """The events of a request other than one to stop: what is accepted, and last the RequestAnswered."""
+        what = f"the supervisor of {state.run} answers no {request.kind}"
+        why = "no module of this prime-train answers it"
+        yield RequestAnswered(request.id, request.kind, "refused", what, why, "install one prime-train everywhere")
