@@ -29,7 +29,7 @@ from prime_train import spec
 from prime_train.trainer.evaluation.evaluate import Sampling, generate
 from prime_train.trainer.model import hf
 from prime_train.trainer.model.decoder import Decoder, build, config_of
-from prime_train.trainer.rl.engines.engine import Request
+from prime_train.trainer.rl.engines.engine import GenerationRequest
 from prime_train.trainer.rl.engines.exact_rows import WIDE
 from prime_train.trainer.rl.engines.local_engine import LocalEngine
 
@@ -58,7 +58,8 @@ def open_engine(model: Decoder, slots: int, temperature: float) -> Iterator[Call
 
     def ask(prompts: Prompts) -> list[list[int]]:
         requests = [
-            Request(prompt, ANSWER_TOKENS, temperature, frozenset(), seed) for seed, prompt in enumerate(prompts)
+            GenerationRequest(prompt, ANSWER_TOKENS, temperature, frozenset(), seed)
+            for seed, prompt in enumerate(prompts)
         ]
         return [list(answer.tokens) for answer in pool.map(engine.generate, requests)]
 

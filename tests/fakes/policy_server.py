@@ -19,7 +19,7 @@ from torch import Tensor
 from prime_train.programs.vllm.extension.prime_train_weights import WeightLoader
 from prime_train.trainer.model.decoder import ModelConfig, build, parameter_shapes
 from prime_train.trainer.model.hf import hf_name
-from prime_train.trainer.rl.engines.engine import Request
+from prime_train.trainer.rl.engines.engine import GenerationRequest
 from prime_train.trainer.rl.engines.local_engine import LocalEngine
 
 
@@ -73,7 +73,7 @@ class PolicyServer(ThreadingHTTPServer):
         stop = frozenset(body["stop_token_ids"])
         if "logit_bias" in body:
             return self._continue_biased(body, stop)
-        request = Request(tuple(body["prompt"]), body["max_tokens"], body["temperature"], stop, body["seed"])
+        request = GenerationRequest(tuple(body["prompt"]), body["max_tokens"], body["temperature"], stop, body["seed"])
         answer = self.engine.generate(request)
         return {
             "token_ids": list(answer.tokens),

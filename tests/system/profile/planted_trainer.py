@@ -16,7 +16,7 @@ from prime_train.trainer import __main__ as trainer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.data.stream import TrainStream
 from prime_train.trainer.loops import step
-from prime_train.trainer.rl.engines.engine import Generation, Request
+from prime_train.trainer.rl.engines.engine import Generation, GenerationRequest
 from prime_train.trainer.rl.engines.local_engine import LocalEngine
 from prime_train.trainer.saves import checkpoint
 
@@ -93,7 +93,7 @@ def plant_tool_calls() -> None:
     """Let each answer of the model be complete, and call the calculator."""
     own = LocalEngine.generate
 
-    def generate(self: LocalEngine, request: Request) -> Generation:
+    def generate(self: LocalEngine, request: GenerationRequest) -> Generation:
         return replace(own(self, request), finish="stop")
 
     def parse_answer(_self: ChatTokenizer, _tokens: Sequence[int], _tools: Sequence[Tool] = ()) -> Message:

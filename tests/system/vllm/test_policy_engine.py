@@ -27,7 +27,7 @@ from prime_train.spec.server import Server
 from prime_train.supervise.launch.program import Host
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.model.decoder import Decoder, build, config_of
-from prime_train.trainer.rl.engines.engine import Engine, EngineError, Request
+from prime_train.trainer.rl.engines.engine import Engine, EngineError, GenerationRequest
 from prime_train.trainer.rl.engines.select import open_engine
 from tests.system.vllm.serving import EAGER, START_LIMIT_S, unused_port, wait_until
 from tests.unit.trainer import tiny
@@ -129,14 +129,14 @@ def _open_engine(run: RunSpec, run_dir: RunDir) -> Engine:
     return open_engine(attempt, config_of(run.model, VOCAB_SIZE), tiny.CPU)
 
 
-def make_requests(temperature: float, count: int = 16) -> list[Request]:
+def make_requests(temperature: float, count: int = 16) -> list[GenerationRequest]:
     generator = torch.Generator().manual_seed(1)
     prompts = [tuple(torch.randint(VOCAB_SIZE, (5 + 7 * n,), generator=generator).tolist()) for n in range(count)]
-    return [Request(prompt, 24, temperature, frozenset({7}), seed) for seed, prompt in enumerate(prompts)]
+    return [GenerationRequest(prompt, 24, temperature, frozenset({7}), seed) for seed, prompt in enumerate(prompts)]
 
 
 @torch.no_grad()
-def own_logprobs(model: Decoder, request: Request, tokens: tuple[int, ...]) -> torch.Tensor:
+def own_logprobs(model: Decoder, request: GenerationRequest, tokens: tuple[int, ...]) -> torch.Tensor:
     """(answer, V) log-probabilities of the trainer at the positions of the answer."""
     sequence = torch.tensor([request.prompt + tokens])
     logits = model(sequence, torch.arange(sequence.shape[1]).unsqueeze(0), None)[0]
@@ -175,7 +175,7 @@ def test_the_divergence_from_the_sampled_distribution_is_small(policy: Policy) -
 
 
 def test_an_answer_fills_the_context_at_most(policy: Policy) -> None:
-    answer = policy.engine.generate(Request((1,) * (CTX_TOKENS - 2), 10, 1.0, frozenset(), 1))
+    answer = policy.engine.generate(GenerationRequest((1,) * (CTX_TOKENS - 2), 10, 1.0, frozenset(), 1))
     assert (answer.finish, len(answer.tokens)) == ("context", 2)
 
 

@@ -27,7 +27,7 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.model.decoder import Decoder, build, config_of
 from prime_train.trainer.parallel import World
-from prime_train.trainer.rl.engines.engine import EngineError, Request
+from prime_train.trainer.rl.engines.engine import EngineError, GenerationRequest
 from prime_train.trainer.rl.rollouts.task_targets import TaskTargets, open_targets
 from tests.fakes.policy_server import PolicyServer, serve
 from tests.system.trainer.rl.test_evaluate_tasks import SOURCES, characters, open_attempt, solve
@@ -108,7 +108,7 @@ def test_no_answer_has_a_token_that_the_tokenizer_has_not(tmp_path: Path) -> Non
         targets = open_targets(attempt, characters(), tiny.CONFIG, tiny.CPU)
         targets.measure(attempt, training_of(model), 1)
         assert targets.engine is not None
-        answer = targets.engine.generate(Request((1, 2, 3), 8, 0.0, frozenset(), 0))
+        answer = targets.engine.generate(GenerationRequest((1, 2, 3), 8, 0.0, frozenset(), 0))
         assert max(answer.tokens) < tiny.CONFIG.vocab_size
         targets.close()
         assert server.model.embedding.weight.shape[0] == ROWS

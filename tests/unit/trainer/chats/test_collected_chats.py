@@ -17,7 +17,7 @@ from prime_train.trainer.chats.chat import Chat
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.chats.labels import LabelledTokens, label
 from prime_train.trainer.chats.lost_parts import refuse_lost_tools
-from prime_train.trainer.rl.engines.engine import Generation, Request
+from prime_train.trainer.rl.engines.engine import Generation, GenerationRequest
 from prime_train.trainer.rl.rollouts.collect import Assignment, LimitedCalls, Means, collect
 from prime_train.trainer.rl.rollouts.rollout import Rollout
 from tests.unit.trainer.chats.chats import LLAMA_3, PHI, load_folder, write_folder
@@ -35,7 +35,7 @@ class Speaker:
         self.prompts: list[tuple[int, ...]] = []
         self._answers = answers
 
-    def generate(self, request: Request) -> Generation:
+    def generate(self, request: GenerationRequest) -> Generation:
         tokens = tuple(self._answers(len(self.prompts)))
         self.prompts.append(request.prompt)
         assert tokens[-1] in request.stop_tokens

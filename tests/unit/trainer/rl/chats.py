@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from prime_train.environments.environment import Message, Reply, Split, Task, Tool, ToolCall
-from prime_train.trainer.rl.engines.engine import Generation, PromptTooLongError, Request
+from prime_train.trainer.rl.engines.engine import Generation, GenerationRequest, PromptTooLongError
 
 END = "\x03"  # ends a turn
 TURN = "\x02"  # begins an answer of the model
@@ -57,11 +57,11 @@ class FunctionEngine:
     def __init__(self, answer: Callable[[str], str], ctx_tokens: int = 10_000) -> None:
         self.version = 1
         self.ctx_tokens = ctx_tokens
-        self.requests: list[Request] = []
+        self.requests: list[GenerationRequest] = []
         self._answer = answer
         self._lock = threading.Lock()
 
-    def generate(self, request: Request) -> Generation:
+    def generate(self, request: GenerationRequest) -> Generation:
         with self._lock:
             self.requests.append(request)
         room = self.ctx_tokens - len(request.prompt)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from prime_train.trainer.rl.engines import local_engine
 from prime_train.trainer.rl.engines.cached_decoder import CachedDecoder
-from prime_train.trainer.rl.engines.engine import Generation, Request
+from prime_train.trainer.rl.engines.engine import Generation, GenerationRequest
 from prime_train.trainer.rl.engines.local_engine import EngineStream, LocalEngine
 from tests.unit.trainer import tiny
 from tests.unit.trainer.families import loud
@@ -110,8 +110,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return fake
 
 
-def request(seed: int) -> Request:
-    return Request((1, 2, seed), 20, 1.0, frozenset(), seed)
+def request(seed: int) -> GenerationRequest:
+    return GenerationRequest((1, 2, seed), 20, 1.0, frozenset(), seed)
 
 
 def generate_during_updates(versions: int) -> list[Generation]:
@@ -150,7 +150,7 @@ def test_no_weights_are_written_while_they_are_read(cuda: FakeCuda) -> None:
         assert answer == _answer_on_a_cpu(answer.version, request(seed))
 
 
-def _answer_on_a_cpu(version: int, asked: Request) -> Generation:
+def _answer_on_a_cpu(version: int, asked: GenerationRequest) -> Generation:
     opened = LocalEngine(tiny.CONFIG, ctx_tokens=30, slots=1)
     try:
         opened.update(loud(tiny.CONFIG, version).state_dict(), version)

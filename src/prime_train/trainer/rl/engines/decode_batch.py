@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from prime_train.trainer.rl.engines.cached_decoder import CachedDecoder
-from prime_train.trainer.rl.engines.engine import Generation, Request
+from prime_train.trainer.rl.engines.engine import Generation, GenerationRequest
 from prime_train.trainer.rl.engines.exact_rows import PADDED_PROMPT, round_up
 
 PREFILL_TOKENS = 16384  # of one prefill, with padding, which bounds its memory
@@ -31,7 +31,7 @@ PREFILL_TOKENS = 16384  # of one prefill, with padding, which bounds its memory
 class DecodeRow:
     """A request and what has been generated of its answer. Times are of the monotonic clock."""
 
-    request: Request
+    request: GenerationRequest
     submitted_s: float
     room: int  # maximum tokens of the answer
     answer: Future[Generation] = field(default_factory=Future)

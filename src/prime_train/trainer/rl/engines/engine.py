@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GenerationRequest:
     """One continuation to generate."""
 
     prompt: tuple[int, ...]
@@ -48,7 +48,7 @@ class Engine(Protocol):
         """Maximum tokens of prompt and answer together."""
         ...
 
-    def generate(self, request: Request) -> Generation:
+    def generate(self, request: GenerationRequest) -> Generation:
         """Blocks until the answer is complete. Raises PromptTooLongError, EngineError if the engine has failed."""
         ...
 

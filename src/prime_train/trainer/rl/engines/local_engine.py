@@ -22,7 +22,7 @@ from prime_train.core.spans import Span, Spans
 from prime_train.trainer.model.decoder import ModelConfig
 from prime_train.trainer.rl.engines.cached_decoder import CachedDecoder
 from prime_train.trainer.rl.engines.decode_batch import DecodeBatch, DecodeRow
-from prime_train.trainer.rl.engines.engine import EngineError, Generation, PromptTooLongError, Request
+from prime_train.trainer.rl.engines.engine import EngineError, Generation, GenerationRequest, PromptTooLongError
 from prime_train.trainer.rl.engines.exact_rows import WIDE
 
 LANE = "engine"  # of the spans of whole steps
@@ -110,7 +110,7 @@ class LocalEngine:
     def ctx_tokens(self) -> int:
         return self._ctx_tokens
 
-    def generate(self, request: Request) -> Generation:
+    def generate(self, request: GenerationRequest) -> Generation:
         room = self._ctx_tokens - len(request.prompt)
         if room < 1:
             raise PromptTooLongError(f"{len(request.prompt)} tokens, and the context has {self._ctx_tokens}")

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from prime_train.core.spans import Span, Spans
 from prime_train.trainer.model.decoder import VOCAB_ROWS
 from prime_train.trainer.rl.engines.canary import Canary
-from prime_train.trainer.rl.engines.engine import EngineError, Generation, PromptTooLongError, Request
+from prime_train.trainer.rl.engines.engine import EngineError, Generation, GenerationRequest, PromptTooLongError
 from prime_train.trainer.rl.engines.http_client import ServerConnections
 from prime_train.trainer.rl.engines.weights import Handover, WrittenWeights
 
@@ -71,7 +71,7 @@ class VllmEngine:
     def ctx_tokens(self) -> int:
         return self._server.ctx_tokens
 
-    def generate(self, request: Request) -> Generation:
+    def generate(self, request: GenerationRequest) -> Generation:
         server, submitted_s = self._server, time.monotonic()
         room = server.ctx_tokens - len(request.prompt)
         if room < 1:
@@ -200,7 +200,7 @@ def _check_workers(answer: Any, written: WrittenWeights) -> None:
             raise EngineError(f"worker {worker} holds version {result.get('version')}, {result.get('sha256')}")
 
 
-def _read_generation(answer: Any, request: Request, version: int) -> Generation:
+def _read_generation(answer: Any, request: GenerationRequest, version: int) -> Generation:
     """The answer of /v1/completions. Raises EngineError if it has another form than vLLM's."""
     try:
         choice = answer["choices"][0]

@@ -22,7 +22,7 @@ from prime_train.core.spans import Span, Spans
 from prime_train.environments.environment import Environment, EnvironmentFailed, Message, Reply, Split, Task, Tool
 from prime_train.spec.rl import TaskSource
 from prime_train.trainer import seed
-from prime_train.trainer.rl.engines.engine import Engine, Generation, PromptTooLongError, Request
+from prime_train.trainer.rl.engines.engine import Engine, Generation, GenerationRequest, PromptTooLongError
 from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
 
 Result = TypeVar("Result")
@@ -187,7 +187,7 @@ def _talk(assignment: Assignment, means: Means, task: Task, deadline_s: float) -
     chat = _Chat(list(task.messages))
     prompt = means.chat.prompt_tokens(task.messages, task.tools)  # tokens that the engine has not seen yet
     for turn in range(assignment.source.max_turns):
-        request = Request(
+        request = GenerationRequest(
             prompt=(*chat.tokens, *prompt),
             max_new_tokens=assignment.answer_tokens,
             temperature=assignment.temperature,

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from prime_train.trainer.model.decoder import Decoder
 from prime_train.trainer.rl.engines.cached_decoder import CachedDecoder
 from prime_train.trainer.rl.engines.decode_batch import DecodeBatch, DecodeRow
-from prime_train.trainer.rl.engines.engine import Generation, Request
+from prime_train.trainer.rl.engines.engine import Generation, GenerationRequest
 from tests.unit.trainer import tiny
 from tests.unit.trainer.families import ARCHITECTURES, loud
 
@@ -30,18 +30,18 @@ def open_batch(model: Decoder, read_steps: int, ctx_tokens: int = 40) -> DecodeB
     return DecodeBatch(decoder, read_steps, version=1)
 
 
-def request(seed: int, **changes: Any) -> Request:
+def request(seed: int, **changes: Any) -> GenerationRequest:
     draw = random.Random(seed)
     prompt = tuple(draw.randrange(64) for _ in range(draw.randrange(1, 30)))
     temperature = (0.0, 0.7, 1.0)[seed % 3]
-    return replace(Request(prompt, draw.randrange(1, 20), temperature, frozenset({5, 6}), seed), **changes)
+    return replace(GenerationRequest(prompt, draw.randrange(1, 20), temperature, frozenset({5, 6}), seed), **changes)
 
 
-def open_row(asked: Request, ctx_tokens: int = 40) -> DecodeRow:
+def open_row(asked: GenerationRequest, ctx_tokens: int = 40) -> DecodeRow:
     return DecodeRow(asked, 0.0, min(asked.max_new_tokens, ctx_tokens - len(asked.prompt)), version=1)
 
 
-def answer_plainly(model: Decoder, asked: Request) -> Generation:
+def answer_plainly(model: Decoder, asked: GenerationRequest) -> Generation:
     """The answer to one request alone, with one step and one look at its token at a time."""
     decoder, row, draw = open_batch(model, 1).decoder, open_row(asked), random.Random(asked.seed)
     logits = decoder.prefill([asked.prompt], [[0]])[0]  # (V,)
@@ -59,7 +59,7 @@ def answer_plainly(model: Decoder, asked: Request) -> Generation:
         logits = decoder.decode(torch.tensor([token]), torch.tensor([place]), place + 1)[0]
 
 
-def answer_together(batch: DecodeBatch, asked: Sequence[Request], seed: int) -> list[Generation]:
+def answer_together(batch: DecodeBatch, asked: Sequence[GenerationRequest], seed: int) -> list[Generation]:
     """The answers by one batch, which the requests join at different steps."""
     rows, draw = [open_row(each) for each in asked], random.Random(seed)
     waiting = list(rows)
@@ -134,7 +134,7 @@ def test_the_host_waits_once_for_a_number_of_tokens(config: Any, monkeypatch: py
 @torch.inference_mode()
 def test_prompts_of_one_padded_length_are_prefilled_together() -> None:
     batch = open_batch(loud(tiny.CONFIG), 1)
-    rows = [open_row(Request((1,) * length, 4, 0.0, frozenset(), 0)) for length in (3, 20, 16, 17)]
+    rows = [open_row(GenerationRequest((1,) * length, 4, 0.0, frozenset(), 0)) for length in (3, 20, 16, 17)]
     for row in rows:
         batch.add(row)
     assert [batch.step().tokens for _ in range(2)] == [3 + 16, 20 + 17]

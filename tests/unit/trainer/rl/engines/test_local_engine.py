@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from prime_train.core.spans import Spans, read_spans
 from prime_train.trainer.model.decoder import Decoder, build
 from prime_train.trainer.rl.engines.cached_decoder import CachedDecoder
-from prime_train.trainer.rl.engines.engine import EngineError, Generation, PromptTooLongError, Request
+from prime_train.trainer.rl.engines.engine import EngineError, Generation, GenerationRequest, PromptTooLongError
 from prime_train.trainer.rl.engines.local_engine import LocalEngine
 from tests.unit.trainer import tiny
 from tests.unit.trainer.families import ARCHITECTURES
@@ -61,14 +61,14 @@ def wide(seed: int, config: object = None) -> Decoder:
     return model
 
 
-def request(seed: int, **changes: object) -> Request:
+def request(seed: int, **changes: object) -> GenerationRequest:
     draw = random.Random(seed)
     prompt = tuple(draw.randrange(64) for _ in range(draw.randrange(1, 20)))
-    plain = Request(prompt, draw.randrange(1, 24), 1.0, frozenset({5}), seed)
+    plain = GenerationRequest(prompt, draw.randrange(1, 24), 1.0, frozenset({5}), seed)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def generate_together(opened: LocalEngine, requests: Sequence[Request]) -> list[Generation]:
+def generate_together(opened: LocalEngine, requests: Sequence[GenerationRequest]) -> list[Generation]:
     with ThreadPoolExecutor(len(requests)) as pool:
         return list(pool.map(opened.generate, requests))
 
@@ -82,7 +82,7 @@ def full_logprobs(model: Decoder, tokens: Sequence[int], temperature: float = 1.
     return scaled
 
 
-def check_logprobs(model: Decoder, asked: Request, answer: Generation) -> None:
+def check_logprobs(model: Decoder, asked: GenerationRequest, answer: Generation) -> None:
     full = full_logprobs(model, asked.prompt + answer.tokens, asked.temperature or 1.0)
     expected = full[len(asked.prompt) - 1 : -1].gather(1, torch.tensor(answer.tokens).unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-5, rtol=0)
@@ -150,7 +150,7 @@ def test_the_frequencies_of_tokens_are_their_probabilities() -> None:
     model = wide(7)
     prompt, draws = (1, 2, 3), 1500
     with engine(model, slots=64) as opened, ThreadPoolExecutor(64) as pool:
-        asked = (Request(prompt, 1, 1.0, frozenset(), seed) for seed in range(draws))
+        asked = (GenerationRequest(prompt, 1, 1.0, frozenset(), seed) for seed in range(draws))
         drawn = [answer.tokens[0] for answer in pool.map(opened.generate, asked)]
     expected = full_logprobs(model, prompt)[-1].exp()  # (V,)
     found = torch.bincount(torch.tensor(drawn), minlength=64) / draws
@@ -160,14 +160,14 @@ def test_the_frequencies_of_tokens_are_their_probabilities() -> None:
 def test_an_answer_ends_at_a_stop_token_at_its_length_or_at_the_context() -> None:
     model = wide(8)
     with engine(model) as opened:
-        long = opened.generate(Request((1, 2), 100, 1.0, frozenset(), 1))
+        long = opened.generate(GenerationRequest((1, 2), 100, 1.0, frozenset(), 1))
         assert (long.finish, len(long.tokens)) == ("context", CTX_TOKENS - 2)
-        short = opened.generate(Request((1, 2), 5, 1.0, frozenset(), 1))
+        short = opened.generate(GenerationRequest((1, 2), 5, 1.0, frozenset(), 1))
         assert (short.finish, short.tokens) == ("length", long.tokens[:5])
         stop = long.tokens[3]
-        stopped = opened.generate(Request((1, 2), 100, 1.0, frozenset({stop}), 1))
+        stopped = opened.generate(GenerationRequest((1, 2), 100, 1.0, frozenset({stop}), 1))
         assert (stopped.finish, stopped.tokens[-1]) == ("stop", stop)
-        full = opened.generate(Request((1,) * (CTX_TOKENS - 1), 5, 1.0, frozenset(), 1))
+        full = opened.generate(GenerationRequest((1,) * (CTX_TOKENS - 1), 5, 1.0, frozenset(), 1))
         assert (full.finish, len(full.tokens)) == ("context", 1)
 
 
@@ -177,7 +177,7 @@ def test_an_answer_ends_at_a_stop_token_at_its_length_or_at_the_context() -> Non
 def test_a_prompt_that_cannot_be_continued_is_refused(prompt: tuple[int, ...], error: type[Exception]) -> None:
     with engine(tiny.decoder()) as opened:
         with pytest.raises(error):
-            opened.generate(Request(prompt, 4, 1.0, frozenset(), 1))
+            opened.generate(GenerationRequest(prompt, 4, 1.0, frozenset(), 1))
         assert opened.generate(request(1)).tokens
 
 
@@ -264,7 +264,7 @@ def test_a_close_ends_the_requests_in_progress() -> None:
     model = wide(15)
     opened = LocalEngine(model.config, ctx_tokens=20000, slots=2)
     opened.update(model.state_dict(), 1)
-    endless = Request((1,), 19999, 1.0, frozenset(), 1)
+    endless = GenerationRequest((1,), 19999, 1.0, frozenset(), 1)
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(opened.generate, endless) for _ in range(3)]
         tiny.until(lambda: bool(opened._waiting))

@@ -16,7 +16,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.core.spans import Spans, read_spans
 from prime_train.trainer.model.decoder import Decoder
 from prime_train.trainer.rl.engines.canary import Canary
-from prime_train.trainer.rl.engines.engine import EngineError, PromptTooLongError, Request
+from prime_train.trainer.rl.engines.engine import EngineError, GenerationRequest, PromptTooLongError
 from prime_train.trainer.rl.engines.vllm_engine import VllmEngine, VllmServer
 from prime_train.trainer.rl.engines.weights import Handover
 from tests.fakes.policy_server import PolicyServer, serve
@@ -69,7 +69,7 @@ def test_an_answer_has_the_tokens_and_logprobs_of_the_handed_over_weights(
 
 def test_the_server_samples_from_the_whole_distribution(server: PolicyServer, engine: VllmEngine) -> None:
     engine.update(wide(1).state_dict(), 1)
-    engine.generate(Request((1, 2), 100, 0.7, frozenset({9, 3}), -1))
+    engine.generate(GenerationRequest((1, 2), 100, 0.7, frozenset({9, 3}), -1))
     body = server.bodies[-1]
     expected = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "temperature": 0.7}
     assert {name: body[name] for name in expected} == expected
