@@ -50,12 +50,13 @@ _COMMANDS = {
     "presets": "Configs that ship with the package: list, show, copy.",
     "models": "The registry of tested models and their known issues.",
     "trainers": "Trainers of others: list, show, check a log.",
+    "data": "Sets of audio clips: what they are made of.",
     "init": "Write a config for a model and a machine, or a workflow.",
     "prices": "Prices of GPUs: show, import, refresh.",
 }
 
 # Commands with a package of their own, whose module is `command`.
-_ROOMS = {"config", "estimate", "init", "lint", "profile", "run", "runs"}
+_ROOMS = {"config", "data", "estimate", "init", "lint", "profile", "run", "runs"}
 _BESIDE = {"compare": "runs.compare"}  # a second command in such a package
 
 # Words that other programs use for what a command here does.

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from prime_train.checkpoints.layout import SavedCheckpoint
+from prime_train.cli.terminal.child import run_child
 from prime_train.cli.terminal.options import AsJson, NoColor, RunName
-from prime_train.cli.terminal.output import print_json, show_bytes
-from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.installation import install_command
-from prime_train.core.python_child import own_module
+from prime_train.cli.terminal.output import print_json
+from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.programs import recorded
@@ -28,7 +21,6 @@ from prime_train.views.run import checkpoints
 from prime_train.views.run.runs import find
 from prime_train.views.run.status import fold_events
 
-_SHOWN = 300  # characters of the last line of a child that failed
 _CHILD = "prime_train.trainer.saves.convert_checkpoint"
 _GB = 10**9
 Step = Annotated[
@@ -150,81 +142,4 @@ def _incomplete(run_dir: RunDir, what: str) -> UserError:
         where=str(run_dir.checkpoints),
         why="only a complete checkpoint has all weights of its step",
         fix=f"prime-train ckpt list {run_dir.path.name} shows what there is",
-    )
-
-
-def run_child(module: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of `python -m module` for a request. Its lines are those of trainer/saves/convert_checkpoint.py.
-
-    Raises the child's UserError, or one that describes how the child ended.
-    """
-    with tempfile.TemporaryFile() as errors, ExitStack() as stack:
-        process = subprocess.Popen(own_module(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-        stack.callback(_end, process)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with suppress(BrokenPipeError):  # its end is described below
-            process.stdin.write(json.dumps(dict(request)).encode())
-            process.stdin.close()
-        last = _follow(process.stdout)
-        process.wait()
-        if "error" in last:
-            error = last["error"]
-            raise UserError(**error | {"exit_code": ExitCode(error["exit_code"])})
-        if process.returncode == 0 and "result" in last:
-            result: dict[str, Any] = last["result"]
-            return result
-        raise _failed(process.returncode, errors)
-
-
-def _follow(output: IO[bytes]) -> dict[str, Any]:
-    """Show the phases of the child; returns its last line. Other lines come from modules that print."""
-    last: dict[str, Any] = {}
-    with ExitStack() as bars:
-        count = bars.enter_context(show_bytes(0, "starting"))
-        for last in _read_lines(output):
-            if "phase" in last:
-                bars.close()
-                count = bars.enter_context(show_bytes(last["total_bytes"], last["phase"]))
-            elif "bytes" in last:
-                count(last["bytes"])
-    return last
-
-
-def _read_lines(output: IO[bytes]) -> Iterator[dict[str, Any]]:
-    for line in output:
-        with suppress(ValueError):
-            value = json.loads(line)
-            if isinstance(value, dict):
-                yield value
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a child that still runs, because this process was interrupted, and let it delete what it has begun."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
-
-
-def _failed(code: int, errors: IO[bytes]) -> UserError:
-    errors.seek(0)
-    lines = [line for line in errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    last = lines[-1].strip()[:_SHOWN] if lines else "no error message"
-    if code == -signal.SIGKILL:
-        return UserError(
-            what="it was killed",
-            where="the process that reads the checkpoint",
-            why="the kernel kills a process when the memory of the machine or of its group is full",
-            fix="end other programs, or use a machine with more memory; see `dmesg | tail`",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
-    missing = "ModuleNotFoundError" in last
-    return UserError(
-        what=f"it ended with exit code {code}: {last}",
-        where="the process that reads the checkpoint",
-        why="it needs torch, which this command itself does not load" if missing else "this is a bug in prime-train",
-        fix=install_command("train") if missing else "report it with this message",
-        exit_code=ExitCode.OUT_OF_REACH if missing else ExitCode.BUG,
     )

@@ -39,7 +39,7 @@ COMMANDS = (
     *("config show", "config diff", "config save", "config list", "config history", "config restore"),
     *("presets list", "presets show", "presets copy", "models list", "models show"),
     *("trainers list", "trainers show", "trainers check"),
-    *("init", "prices show", "prices import", "prices refresh"),
+    *("data audio scan", "init", "prices show", "prices import", "prices refresh"),
 )
 # What takes long to import, or must never be part of a command line that only reads.
 HEAVY = ("torch", "numpy", "transformers", "wandb", "rich", "pydantic", "psutil", "matplotlib", "huggingface_hub")

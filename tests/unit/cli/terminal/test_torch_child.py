@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.ckpt_convert import run_child
+from prime_train.cli.terminal.child import run_child
 from prime_train.core.errors import ExitCode, UserError
 
 ERROR = '{"what": "w", "where": "h", "why": "y", "fix": "f", "exit_code": 4}'

@@ -1,0 +1,19 @@
+"""`prime_train.audio.batches(...)`: log-mel spectrograms for a script of one's own, with or without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prime_train.trainer.audio.batches import AudioBatch as AudioBatch
+from prime_train.trainer.audio.batches import AudioBatches
+from prime_train.trainer.audio.log_mel import MelSettings as MelSettings
+from prime_train.trainer.audio.tables import Columns as Columns
+
+
+def batches(path: str | Path, batch: int, **settings: Any) -> AudioBatches:
+    """Endless batches (B, frames, mels) of the clips below `path`; `settings` as AudioBatches has them.
+
+    With `state_dict` and `load_state_dict`, as torch's loaders have them. Raises UserError.
+    """
+    return AudioBatches(Path(path), batch, **settings)

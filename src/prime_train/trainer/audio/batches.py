@@ -1,0 +1,166 @@
+"""Endless batches of log-mel spectrograms in a fixed order, with a position of one integer. NumPy, no torch.
+
+`prime_train.audio.batches` is the way in for a script of one's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.trainer.audio.log_mel import Floats, MelSettings
+from prime_train.trainer.audio.order import ClipOrder
+from prime_train.trainer.audio.samples import BrokenClip, SampleMaker, SampleParts
+from prime_train.trainer.audio.tables import NO_LABEL, Columns, open_clips
+from prime_train.trainer.audio.workers import AudioWorkers, make_here
+from prime_train.trainer.data.order import Integers
+
+VERSION = 1  # of a position
+_SLOTS = 3  # of shared memory: one is read while two are written
+_MEASURED = 200  # samples, before a share of broken ones says anything
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class AudioBatch:
+    """Samples of one batch. `labels` has NO_LABEL (-1) where a clip has fewer labels than another of the batch."""
+
+    log_mels: Floats  # (B, frames, mels), normalised
+    labels: Integers  # (B, L), L >= 1
+    frames: Integers  # (B,), those that are no padding
+    rows: Integers  # (B,) of the table
+
+
+class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"]):
+    """The batches of one rank. Rank r of R has the places r * B to r * B + B of each R * B places.
+
+    `on_broken` = "fail" raises UserError at the first broken clip; "skip" takes another row, until more than
+    `most_broken` of all samples were broken.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        batch: int,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        workers: int = 1,
+        threads: int = 2,
+        clip_s: float = 5.0,
+        mel: MelSettings | None = None,
+        columns: Columns | None = None,
+        block_shards: int = 0,
+        on_broken: str = "skip",
+        most_broken: float = 0.02,
+    ) -> None:
+        columns = columns or Columns()
+        table = open_clips(path, columns)
+        blocks = table.starts[::block_shards] if block_shards else ()
+        if blocks and blocks[-1] != table.rows:
+            blocks = (*blocks, table.rows)
+        order = ClipOrder(table.rows, seed, blocks)
+        self._maker = SampleMaker(table, order, mel or MelSettings(), clip_s, columns)
+        self._batch, self._rank, self._ranks = batch, rank, ranks
+        self._next = 0  # the place after the batches that were returned, of all ranks
+        self._asked: deque[tuple[int, int]] = deque()  # (slot, place) of the batches that workers make
+        self._workers = AudioWorkers(self._maker, path, batch, _SLOTS, workers, threads) if workers else None
+        self._on_broken, self._most_broken = on_broken, most_broken
+        self._made = 0
+        self.broken: Counter[BrokenClip] = Counter()
+
+    @property
+    def rows(self) -> int:
+        return self._maker.table.rows
+
+    def __next__(self) -> AudioBatch:
+        """Raises UserError where too many clips are broken, or where a worker has ended."""
+        if self._workers is None:
+            log_mels, samples = make_here(self._maker, self._own_place(self._next), self._batch)
+        else:
+            self._ask_ahead(self._workers)
+            slot, _ = self._asked.popleft()
+            log_mels, samples = self._workers.take(slot)
+        self._next += self._batch * self._ranks
+        self._count_broken(samples)
+        return AudioBatch(
+            log_mels,
+            _pad_labels([one.labels for one in samples]),
+            np.array([one.frames for one in samples]),
+            np.array([one.row for one in samples]),
+        )
+
+    def _ask_ahead(self, workers: AudioWorkers) -> None:
+        while len(self._asked) < _SLOTS:
+            place = self._asked[-1][1] + self._batch * self._ranks if self._asked else self._next
+            slot = (self._asked[-1][0] + 1) % _SLOTS if self._asked else 0
+            workers.ask(slot, self._own_place(place), self._batch)
+            self._asked.append((slot, place))
+
+    def _own_place(self, place: int) -> int:
+        return place + self._rank * self._batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the batches that were returned, the same on every rank. JSON-able."""
+        return {"version": VERSION, "samples": self._next, "seed": self._maker.order.seed, "rows": self.rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a position. Raises UserError where it is that of another table or seed."""
+        own = self.state_dict()
+        for name in ("version", "seed", "rows"):
+            if state.get(name) != own[name]:
+                what = f"the position has {name} {state.get(name)}, and these clips have {own[name]}"
+                why = "a position counts the samples of one order of the same rows"
+                fix = "give the same files and seed, or begin a run with another name"
+                raise UserError(what, "data.sources", why, fix)
+        samples = state.get("samples")
+        if not isinstance(samples, int) or samples < 0:
+            fix = "resume from another checkpoint"
+            raise UserError(f"the position has samples {samples!r}", "data.sources", "it is no count", fix)
+        while self._asked and self._workers is not None:  # what was made ahead belongs to the other position
+            self._workers.take(self._asked.popleft()[0])
+        self._next = samples
+
+    def _count_broken(self, samples: Sequence[SampleParts]) -> None:
+        self._made += len(samples)
+        found = [broken for one in samples for broken in one.broken]
+        self.broken.update(found)
+        if not found:
+            return
+        times = sum(self.broken.values())
+        if self._on_broken == "skip" and (self._made < _MEASURED or times <= self._most_broken * self._made):
+            return
+        listed = "; ".join(f"{one.where}: {one.why}" for one in list(self.broken)[:_SHOWN])
+        raise UserError(
+            what=f"{times:,} of {self._made:,} samples had a clip that cannot be used: {listed}",
+            where="data.sources",
+            why="on_broken is fail" if self._on_broken == "fail" else f"more than {self._most_broken:.1%} is too many",
+            fix="look at all: prime-train data audio scan PATH; then repair the files, or raise most_broken",
+            exit_code=ExitCode.OUT_OF_REACH,
+        )
+
+    def close(self) -> None:
+        """End the workers. May be called twice."""
+        if self._workers is not None:
+            self._workers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _pad_labels(labels: Sequence[Sequence[int]]) -> Integers:
+    found = np.full((len(labels), max(1, *map(len, labels))), NO_LABEL, dtype=np.int64)
+    for row, own in zip(found, labels, strict=True):
+        row[: len(own)] = own
+    return found

@@ -1,0 +1,156 @@
+"""Looks at every clip of a source: the child of `prime-train data audio scan`, as cli/terminal/child.py describes it.
+
+Reads headers, and with `decode` one crop of each clip, because a header says little about the bytes behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.trainer.audio.clips import ClipError, ClipInfo, read_crop, read_info
+from prime_train.trainer.audio.log_mel import Floats, MelSettings, compute_log_mel
+from prime_train.trainer.audio.tables import ClipTable, Columns, open_clips
+
+_SHOWN = 50  # broken rows that are named; all are counted
+_REPORTED_ROWS = 100  # between two lines of progress
+_PICTURED = 10
+_LENGTHS = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # quantiles
+
+
+@dataclass
+class _ClipCounts:
+    """What the scan has counted so far."""
+
+    rates: Counter[int] = field(default_factory=Counter)
+    codecs: Counter[str] = field(default_factory=Counter)
+    channels: Counter[int] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    broken: list[dict[str, Any]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+
+def main() -> int:
+    given = json.load(sys.stdin)
+    try:
+        columns = Columns(audio=given["audio_field"], label=given["label_field"])
+        table = open_clips(Path(given["path"]), columns)
+        result = scan(table, given["clip_s"], MelSettings(), decode=given["decode"])
+        if given["picture"]:
+            result["picture"] = draw(table, Path(given["picture"]), given["clip_s"], MelSettings())
+    except UserError as error:
+        _print({"error": error.parts() | {"exit_code": int(error.exit_code)}})
+        return error.exit_code
+    _print({"result": result})
+    return ExitCode.OK
+
+
+def _print(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def scan(table: ClipTable, clip_s: float, mel: MelSettings, *, decode: bool) -> dict[str, Any]:
+    """What the clips are. `clip_s`: the length of a crop, in seconds."""
+    found = _ClipCounts()
+    _print({"phase": "reading clips", "total": table.rows})
+    look = partial(_look, table, clip_s, mel, decode=decode)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+        for row, (info, problem) in enumerate(threads.map(look, range(table.rows), chunksize=16)):
+            _count(found, table, row, info, problem)
+            if (row + 1) % _REPORTED_ROWS == 0:
+                _print({"done": _REPORTED_ROWS})
+    labels = table.count_labels()
+    without = sum(not table.read_labels(row) for row in range(table.rows))
+    return {
+        "rows": table.rows,
+        "files": len(table.parts),
+        "hours": round(sum(found.seconds) / 3600, 3),
+        "seconds": {f"{at:g}": round(float(np.quantile(found.seconds, at)), 3) for at in _LENGTHS if found.seconds},
+        "shorter_than_crop": sum(seconds < clip_s for seconds in found.seconds),
+        "crop_s": clip_s,
+        "rates_hz": {str(rate): count for rate, count in sorted(found.rates.items())},
+        "codecs": dict(found.codecs.most_common()),
+        "channels": {str(number): count for number, count in sorted(found.channels.items())},
+        "broken": sum(found.reasons.values()),
+        "broken_reasons": dict(found.reasons.most_common(_SHOWN)),
+        "broken_rows": found.broken,
+        "labels": int((labels > 0).sum()),
+        "without_label": without,
+        "rarest_label": int(labels[labels > 0].min()) if labels.any() else 0,
+        "commonest_label": int(labels.max()) if labels.any() else 0,
+        "decoded": decode,
+    }
+
+
+def _look(table: ClipTable, clip_s: float, mel: MelSettings, row: int, *, decode: bool) -> tuple[ClipInfo | None, str]:
+    """The header of a clip, and what is wrong with it."""
+    try:
+        content = table.read_clip(row)
+        info = read_info(content)
+        if decode:
+            read_crop(content, mel.sample_rate, round(clip_s * mel.sample_rate), 0.5)
+    except ClipError as error:
+        return None, str(error)
+    return info, ""
+
+
+def _count(found: _ClipCounts, table: ClipTable, row: int, info: ClipInfo | None, problem: str) -> None:
+    if info is None:
+        found.reasons[problem] += 1
+        if len(found.broken) < _SHOWN:
+            found.broken.append({"row": row, "where": table.describe(row), "why": problem})
+        return
+    found.rates[info.rate] += 1
+    found.codecs[info.codec] += 1
+    found.channels[info.channels] += 1
+    found.seconds.append(info.seconds)
+
+
+def draw(table: ClipTable, path: Path, clip_s: float, mel: MelSettings) -> str:
+    """Write a picture of the spectrograms of ten clips, spread over all rows. Returns its path."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        fix = "install the extra train, or leave --picture out"
+        raise UserError("there is no matplotlib", str(path), "a picture is drawn with it", fix) from error
+    shown = list(_find_spectrograms(table, clip_s, mel))
+    figure = Figure(figsize=(12, 1.7 * -(-len(shown) // 2)), layout="constrained")
+    for number, (title, spectrogram) in enumerate(shown):
+        axes = figure.add_subplot(-(-len(shown) // 2), 2, number + 1)
+        axes.imshow(spectrogram.T, origin="lower", aspect="auto", cmap="magma", extent=(0, clip_s, 0, mel.mels))
+        axes.set_title(title, fontsize=7)
+        axes.tick_params(labelsize=6)
+    try:
+        figure.savefig(path, dpi=100)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"it cannot be written: {error}", str(path), "--picture names it", "name a .png file"
+        ) from error
+    return str(path)
+
+
+def _find_spectrograms(table: ClipTable, clip_s: float, mel: MelSettings) -> Iterator[tuple[str, Floats]]:
+    for row in np.unique(np.linspace(0, table.rows - 1, _PICTURED).astype(int)).tolist():
+        try:
+            crop = read_crop(table.read_clip(row), mel.sample_rate, round(clip_s * mel.sample_rate), 0.5)
+        except ClipError:
+            continue
+        labels = ", ".join(map(str, table.read_labels(row))) or "none"
+        if len(spectrogram := compute_log_mel(crop, mel)):
+            yield f"row {row}, label {labels}", spectrogram
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The process of an audio worker: reads requests for parts of a batch, and writes their samples into shared memory.
+
+Started by `workers`, which gives it the settings as its first line and then one line for each part. It answers each
+with one line. It ends when its standard input ends, so it cannot outlive the trainer.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from prime_train.core.errors import UserError
+from prime_train.trainer.audio.log_mel import Floats, MelSettings
+from prime_train.trainer.audio.order import ClipOrder
+from prime_train.trainer.audio.samples import SampleMaker
+from prime_train.trainer.audio.tables import Columns, open_clips
+
+
+def main(requests: TextIO, answers: TextIO) -> int:
+    try:
+        given = json.loads(requests.readline())
+        maker = build_maker(given["maker"])
+        slots = map_slots(given["descriptor"], given["slots"], given["batch"], maker.mel)
+        with ThreadPoolExecutor(given["threads"]) as threads:
+            for line in requests:
+                answers.write(json.dumps(_make_part(json.loads(line), maker, slots, threads)) + "\n")
+                answers.flush()
+    except UserError as error:
+        answers.write(json.dumps({"error": error.parts()}) + "\n")
+        answers.flush()
+    except (BrokenPipeError, KeyboardInterrupt):  # the trainer is gone, or the user ends both
+        return 1
+    return 0
+
+
+def _make_part(
+    request: dict[str, Any], maker: SampleMaker, slots: list[Floats], threads: ThreadPoolExecutor
+) -> dict[str, Any]:
+    """The samples at `positions` of a batch, whose first place is `first`."""
+    positions = range(request["begin"], request["end"], request["stride"])
+    places = [request["first"] + position for position in positions]
+    rows = maker.order.find_rows(np.asarray(places, dtype=np.int64)).tolist()
+    into = [slots[request["slot"]][position] for position in positions]
+    made = threads.map(maker.make, places, rows, into)
+    return {"slot": request["slot"], "samples": dict(zip(positions, made, strict=True))}
+
+
+def build_maker(given: dict[str, Any]) -> SampleMaker:
+    """The maker that `describe_maker` described. Raises UserError."""
+    columns = Columns(**given["columns"])
+    table = open_clips(Path(given["path"]), columns)
+    order = ClipOrder(table.rows, given["seed"], tuple(given["blocks"]))
+    return SampleMaker(table, order, MelSettings(**given["mel"]), given["clip_s"], columns)
+
+
+def map_slots(descriptor: int, slots: int, batch: int, mel: MelSettings) -> list[Floats]:
+    """Each slot of the shared memory as an array (batch, frames, mels)."""
+    shape = (slots, batch, mel.frames, mel.mels)
+    memory = mmap.mmap(descriptor, int(np.prod(shape)) * 4)
+    return list(np.frombuffer(memory, dtype=np.float32).reshape(shape))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.stdin, sys.stdout))
