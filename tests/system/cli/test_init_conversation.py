@@ -10,7 +10,7 @@ import pytest
 from tests.system.cli.terminal import Terminal, write_program
 
 _DOWN, _ENTER, _ESCAPE, _CLEAR, _CTRL_C = b"\x1b[B", b"\r", b"\x1b", b"\x15", b"\x03"
-_GIVEN = ("--model", "Qwen/Qwen3-0.6B", "--gpus", "1xrtx4090", "--offline")
+_GIVEN = ("--model", "Qwen/Qwen3-0.6B", "--gpus", "1xrtx4090", "--spot", "--offline")
 
 
 class Started:
@@ -44,6 +44,7 @@ def test_arrow_keys_and_back_lead_to_a_config(tmp_path: Path) -> None:
         terminal.wait_for("1 x rtx-4090, 23.6 GiB each")
         _answer(terminal, "Which environment", _CLEAR, b"calculator", _ENTER)
         terminal.wait_for(r"64\s+rollouts\s+of\s+a\s+step\s+in\s+groups\s+of\s+8")
+        _answer(terminal, "Which machines", _DOWN, _ENTER)
         _answer(terminal, "The most that it may cost", _ENTER)
         _answer(terminal, "The longest that it may take", _ENTER)
         terminal.wait_for("All checks|rules passed")
@@ -53,6 +54,7 @@ def test_arrow_keys_and_back_lead_to_a_config(tmp_path: Path) -> None:
     written = (tmp_path / "run.toml").read_text(encoding="utf-8")
     assert 'path = "Qwen/Qwen3-0.6B"' in written
     assert 'kind = "calculator"' in written
+    assert "interruptions an hour on spot machines" in written or "a quarter of the run" in written
 
 
 def test_an_answer_that_cannot_be_used_is_asked_for_again(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from prime_train.estimate.model import shape as shapes
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.relayout import Impossible, work_of_run
 from prime_train.estimate.values import Hardware
+from prime_train.facts.earlier_saves import find_earlier_saves
 from prime_train.facts.installed_prime_rl import table
 from prime_train.models.read.find_config import find_config
 from prime_train.prices import store
@@ -36,6 +37,7 @@ from prime_train.registry.known import shape_rows
 from prime_train.registry.models import tested_model
 from prime_train.spec.hf_config import MODEL_TYPES
 from prime_train.toml.did_you_mean import nearest
+from prime_train.views.run.runs import RUNS
 
 Word = TypeVar("Word", bound=str)
 CHEAPEST = "cheapest"
@@ -61,6 +63,7 @@ class Flags(NamedTuple):
     budget_usd: float | None = None
     budget_hours: float | None = None
     interruptions_per_day: float | None = None
+    spot: bool = False
     name: str | None = None
     offline: bool = False
 
@@ -260,11 +263,11 @@ def find_place(flags: Flags, wishes: Wishes) -> tuple[GpuPlace, tuple[str, ...]]
     """The machines of --gpus: named, found here, or the cheapest that fit. Raises UserError for no GPU."""
     per_hour = None if flags.interruptions_per_day is None else flags.interruptions_per_day / 24
     if flags.gpus == CHEAPEST:
-        hardware, note = _find_cheapest(wishes)
-        return GpuPlace(hardware, interruptions_per_hour=per_hour), (note,)
+        place, note = _find_cheapest(wishes, spot=flags.spot)
+        return place._replace(interruptions_per_hour=per_hour), (note,)
     if flags.gpus in (None, "here"):
-        free = shutil.disk_usage(Path.cwd()).free
-        return GpuPlace(inputs.find_gpus(EstimateOptions("")), 1, free, per_hour), ()
+        free, saves = shutil.disk_usage(Path.cwd()).free, find_earlier_saves(Path(RUNS))
+        return GpuPlace(inputs.find_gpus(EstimateOptions("")), 1, free, per_hour, flags.spot, saves), ()
     hardware, machines = parse_place(flags.gpus or "")
     if wishes.task == "rl" and machines > 1:
         raise UserError(
@@ -274,7 +277,7 @@ def find_place(flags: Flags, wishes: Wishes) -> tuple[GpuPlace, tuple[str, ...]]
             fix=f"--gpus {hardware.gpus // machines}x{hardware.id}",
             exit_code=ExitCode.FINDINGS,
         )
-    return GpuPlace(hardware, machines, interruptions_per_hour=per_hour), ()
+    return GpuPlace(hardware, machines, interruptions_per_hour=per_hour, is_spot=flags.spot), ()
 
 
 def parse_place(text: str) -> tuple[Hardware, int]:
@@ -292,7 +295,7 @@ def parse_place(text: str) -> tuple[Hardware, int]:
     return hardware._replace(gpus_per_node=each if machines > 1 else hardware.gpus_per_node), machines
 
 
-def _find_cheapest(wishes: Wishes) -> tuple[Hardware, str]:
+def _find_cheapest(wishes: Wishes, *, spot: bool) -> tuple[GpuPlace, str]:
     """The GPUs of the offer on which the whole run costs least, sized for each offer as for any other machine."""
     prices = store.load(store.today())
 
@@ -309,7 +312,7 @@ def _find_cheapest(wishes: Wishes) -> tuple[Hardware, str]:
         work = work_of_run(run)
         return Judgement(chosen.estimate.chance, need, hardware.usable_bytes / 2**30, work, time.step_s)
 
-    ranking = rank(prices, cache(judge), OfferLimits(None, gpus_max=_MOST_CHEAP_GPUS), shipped_rates())
+    ranking = rank(prices, cache(judge), OfferLimits(None, spot, gpus_max=_MOST_CHEAP_GPUS), shipped_rates())
     if not ranking.offers:
         raise UserError(
             what="no offer has GPUs on which it fits" if prices else "the price table is empty",
@@ -321,4 +324,6 @@ def _find_cheapest(wishes: Wishes) -> tuple[Hardware, str]:
     best = ranking.offers[0]
     gpus = f"{best.gpus}x{best.price.gpu}"
     cost = f"{best.cost.usd.typical:.3g} USD ({best.cost.usd.low:.3g} to {best.cost.usd.high:.3g})"
-    return hardware_from_name(gpus), f"cheapest: {gpus} at {best.price.cloud}, {cost} for the whole run"
+    offer = f"{gpus}{' (spot)' if best.price.spot else ''} at {best.price.cloud}"
+    place = GpuPlace(hardware_from_name(gpus), is_spot=best.price.spot)
+    return place, f"cheapest: {offer}, {cost} for the whole run"

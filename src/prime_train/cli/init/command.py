@@ -66,8 +66,11 @@ def init(
     budget_hours: Annotated[float | None, typer.Option("--budget-hours", min=0, help="The longest time.")] = None,
     interruptions_per_day: Annotated[
         float | None,
-        typer.Option("--interruptions-per-day", min=0, help="How often machines stop. Default: on demand."),
+        typer.Option("--interruptions-per-day", min=0, help="How often machines stop. Default: a usual rate."),
     ] = None,
+    spot: Annotated[
+        bool, typer.Option("--spot", help="On spot machines: their prices, and how often they stop.")
+    ] = False,
     name: Annotated[str | None, _option("--name", "The name of the run.")] = None,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path("run.toml"),
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
@@ -104,7 +107,7 @@ def init(
         return
     _check_budget(budget_usd, budget_hours, interruptions_per_day)
     flags = Flags(task, model, gpus, env, turns, tools, data, subset, trainer, lora, ctx_tokens, steps, budget_usd,
-                  budget_hours, interruptions_per_day, name, offline)  # fmt: skip
+                  budget_hours, interruptions_per_day, spot, name, offline)  # fmt: skip
     if command is not None:
         _write(output, _derive(command), force=force, dry_run=dry_run)
         return

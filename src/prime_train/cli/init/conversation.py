@@ -147,6 +147,14 @@ def _questions() -> Iterator[Asked]:
     yield Asked("data", lambda: _text(data, []), lambda flags: not is_rl(flags), _look_at_records)
     trainers = ["auto", "bundled", "prime-rl"]
     yield Asked("trainer", lambda: _select("Which trainer?", trainers), is_rl, _nothing)
+    kinds = ["on demand", "spot: cheaper, and taken away at any time"]
+    yield Asked(
+        "spot",
+        lambda: _select("Which machines?", kinds),
+        lambda flags: flags.gpus != "here",
+        _nothing,
+        lambda answer: answer != kinds[0],
+    )
     usd, hours = "The most that it may cost, in USD", "The longest that it may take, in hours"
     yield Asked("budget_usd", lambda: _amount(f"{usd} (empty: no limit)?"), always, _nothing, _read_amount)
     yield Asked("budget_hours", lambda: _amount(f"{hours} (empty: no limit)?"), always, _nothing, _read_amount)
