@@ -154,3 +154,16 @@ def test_a_command_becomes_a_config_that_supervises_it(tmp_path: Path) -> None:
     assert "not known" in done.stderr
     assert 'kind = "command"' in (tmp_path / "run.toml").read_text(encoding="utf-8")
     assert prime_train("lint", "run.toml", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("generation", "commit"), [("2026-01", "e794fbe"), ("2026-05", "618de8a"), ("2026-08", "559b447")]
+)
+def test_the_lines_that_make_a_prime_rl_run_start_are_named(tmp_path: Path, generation: str, commit: str) -> None:
+    flags = (*_RL, *_SMALL, "--gpus", "2xh100", "--trainer", generation)
+    done = prime_train("init", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    steps = done.stderr[done.stderr.index(f"next: prime-rl {generation} has to be installed") :].splitlines()
+    assert f"checkout --quiet {commit}" in steps[2]
+    started = prime_train(*steps[-1].split()[1:], "--dry-run", cwd=tmp_path)
+    assert "prime-rl/.venv/bin/rl" in started.stdout, started.stderr

@@ -230,20 +230,28 @@ def choose_trainers(flags: Flags, task: Task, gpus: str) -> tuple[tuple[str, ...
         return (BUNDLED,), ()
     if flags.trainer in generations():
         return (flags.trainer,), ()
-    found, note = find_prime_rl()
+    found = find_prime_rl()
     is_single = gpus.partition("x")[0] == "1" or not gpus[:1].isdigit()
-    theirs = SHARES_A_GPU if is_single else found or newest()
-    return ((theirs,) if flags.trainer == "prime-rl" else (BUNDLED, theirs)), (note,)
+    theirs = SHARES_A_GPU if is_single else found.generation or newest()
+    return ((theirs,) if flags.trainer == "prime-rl" else (BUNDLED, theirs)), (found.note,)
 
 
-def find_prime_rl() -> tuple[str, str]:
+class FoundPrimeRl(NamedTuple):
     """The generation of the prime-rl of this environment, "" for none, and a line about it."""
+
+    generation: str
+    note: str
+
+
+@cache
+def find_prime_rl() -> FoundPrimeRl:
+    """Looks for prime-rl once: to ask it for its keys takes seconds."""
     try:
         python = find_launcher("rl", None, os.environ, Path.cwd(), "init").with_name("python")
         found = str(table(str(python), "installed", date.today())["inherits"])
     except UserError:
-        return "", "prime-rl: not found in this environment"
-    return found, f"prime-rl: {python} has one of generation {found}"
+        return FoundPrimeRl("", "prime-rl: not found in this environment")
+    return FoundPrimeRl(found, f"prime-rl: {python} has one of generation {found}")
 
 
 def _read_data(flags: Flags, task: Task) -> tuple[ChosenData | None, tuple[str, ...]]:

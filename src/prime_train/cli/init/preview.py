@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from prime_train.choose.choose import ChosenConfig
 from prime_train.choose.wishes import BUNDLED, Wishes
+from prime_train.cli.init.answers import find_prime_rl
 from prime_train.cli.terminal.render import fit_terminal, painter
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Finding, Severity
@@ -16,6 +17,7 @@ from prime_train.facts.facts import Facts, to_json
 from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.facts.host import parse_gpus
 from prime_train.programs import program_of
+from prime_train.programs.prime_rl.install import list_install_lines
 from prime_train.rules import judge
 from prime_train.rules.judge import Verdict
 from prime_train.rules.rule import RULES
@@ -23,6 +25,7 @@ from prime_train.views import findings as findings_view
 from prime_train.views.estimate import text as estimate_view
 from prime_train.views.estimate.document import document as estimate_document
 
+_PRIME_RL = "prime-rl"  # the folder that it is cloned into
 # A file that is not here yet, not a value of the config: the model, its tokenizer, a taskset, a package.
 _ABSENT = frozenset({"MOD002", "TOK001", "TSK003", "ENV001"})
 
@@ -104,12 +107,14 @@ def to_document(judged: JudgedConfig, path: str, notes: tuple[str, ...]) -> dict
 
 def list_next_steps(judged: JudgedConfig, wishes: Wishes, path: str) -> str:
     """What to do before the run, and the command that starts it."""
-    config = shlex.quote(path)
-    steps = [f"{found.key}: {found.fix}" for found in judged.absent if found.code not in ("MOD002", "TOK001")]
-    if len(steps) < len(judged.absent):
-        model = shlex.quote(wishes.model)
+    config, model, trainer = shlex.quote(path), shlex.quote(wishes.model), judged.chosen.trainer
+    absent = [found for found in judged.absent if found.code not in ("MOD002", "TOK001")]
+    title, run, steps = "next", f"prime-train run {config}", [f"{found.key}: {found.fix}" for found in absent]
+    if len(absent) < len(judged.absent):
         steps.insert(0, f"hf download {model} --local-dir {model}")
-    steps += [f"prime-train validate {config}", f"prime-train run {config}"]
-    if judged.chosen.trainer != BUNDLED:
-        steps.insert(0, f"install prime-rl {judged.chosen.trainer}, or start this inside its environment")
-    return "next\n" + "\n".join(f"  {step}" for step in steps)
+    installed = "" if trainer == BUNDLED else find_prime_rl().generation
+    if trainer not in (BUNDLED, installed):
+        title = f"next: prime-rl {trainer} has to be installed ({f'{installed} is' if installed else 'none is'} here)"
+        steps = [*list_install_lines(trainer, _PRIME_RL), *steps]
+        run += f" --set prime_train.python={_PRIME_RL}/.venv/bin/python"
+    return "\n".join((title, *(f"  {step}" for step in (*steps, f"prime-train validate {config}", run))))
