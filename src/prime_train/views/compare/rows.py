@@ -19,7 +19,7 @@ from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views.compare.ends import Best, read_ends
 from prime_train.views.compare.links import find_link
-from prime_train.views.compare.spent import usd_so_far
+from prime_train.views.compare.spent import find_gpus, usd_so_far
 from prime_train.views.run.runs import RUNS, is_run
 
 UNREADABLE = "unreadable"
@@ -95,6 +95,7 @@ def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
         is_supervised = find_holder(run_dir) is not None
         ends = read_ends(run_dir, limit_bytes)
         link = find_link(run_dir, config)
+        gpus = find_gpus(run_dir, state, config)
     except UserError as error:
         return RunRow(path, path.name, UNREADABLE, f"{error.what}: {error.why}")
     except OSError as error:  # it belongs to another user, or is on a disk that does not answer
@@ -116,7 +117,7 @@ def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
         last=state.reward if has_reward else state.loss,
         held_out=state.last_validation.loss if state.last_validation else None,
         tokens_per_s=ends.tokens_per_s if state.tokens_per_s is None else state.tokens_per_s,
-        usd=usd_so_far(state, config, now_s if is_supervised else None),
+        usd=usd_so_far(state, gpus, now_s if is_supervised else None),
         wandb=link,
         config=config,
     )
