@@ -23,7 +23,7 @@ class UsedGpus(NamedTuple):
     """The GPUs of a run, on all machines: the name of their type, and how many."""
 
     device: str
-    count: int
+    number: int
 
 
 def usd_so_far(state: State, gpus: UsedGpus | None, now_s: float | None) -> Interval | None:
@@ -32,7 +32,7 @@ def usd_so_far(state: State, gpus: UsedGpus | None, now_s: float | None) -> Inte
     per_hour = None if gpus is None or hours is None else _usd_per_gpu_hour(gpus.device)
     if gpus is None or hours is None or per_hour is None:
         return None
-    gpu_hours = hours * gpus.count
+    gpu_hours = hours * gpus.number
     return Interval(per_hour.low * gpu_hours, per_hour.typical * gpu_hours, per_hour.high * gpu_hours)
 
 

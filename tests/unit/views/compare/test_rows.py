@@ -20,6 +20,7 @@ from prime_train.spec import from_json, to_json
 from prime_train.spec.server import Server
 from prime_train.views.compare import rows
 from prime_train.views.compare.rows import RunRow, folder_of_runs, keys_of, read_row, read_rows
+from prime_train.views.wandb_links import find_wandb_link
 from tests.unit.views.compare.made import write_compared, write_lines
 from tests.unit.views.written_runs import BEGAN_S, GONE, WHOLE_LIFE, write_events, write_metrics, write_run
 
@@ -292,6 +293,36 @@ def test_the_link_is_the_printed_one_else_made_of_what_is_known(
     (run_dir.wandb / "mirror.json").write_text('{"run_id": "k3x9", "last_step": 1, "read": {}}')
     (run_dir.wandb / "mirror.log").write_text(log)
     assert row_of(run_dir).wandb == link
+
+
+_STARTED = "\x1b[34m\x1b[1mwandb\x1b[0m: \U0001f680 View run at \x1b[34m\x1b[4mhttps://wandb.ai/me/p/runs/a1\x1b[0m\n"
+_ENDED = "wandb: \U0001f680 View run at night at: https://wandb.ai/me/p/runs/a1?apiKey=k3y\n"
+_OTHER = "wandb: \U0001f680 View run at https://wandb.ai/me/p/runs/b2\n"
+_PAGE = "https://wandb.ai/me/p/runs/a1"
+
+
+@pytest.mark.parametrize(
+    ("logs", "link"),
+    [
+        ({"001/trainer": _STARTED}, _PAGE),
+        ({"001/trainer": _STARTED, "002/trainer": "Traceback\n"}, _PAGE),
+        ({"001/trainer": _OTHER, "002/trainer": _ENDED}, _PAGE),
+        ({"001/trainer": "words\n" * 100_000 + _ENDED}, _PAGE),
+        ({"001/trainer": _STARTED, "001/server": _ENDED}, _PAGE),
+        ({"001/trainer": _STARTED + _OTHER}, None),  # a sweep in one process
+        ({"001/trainer": "see https://wandb.ai/they/q/runs/z9\nView run at https://wandb.ai/they/q/runs/z9\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_page_that_the_trainer_printed_is_the_link(tmp_path: Path, logs: dict[str, str], link: str | None) -> None:
+    run_dir = write_run(tmp_path / "one", WHOLE_LIFE)
+    run_dir.resolved.write_text("{}")
+    for name, text in logs.items():
+        path = run_dir.path / "attempts" / f"{name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert row_of(run_dir).wandb == link
+    assert find_wandb_link(run_dir) == link
 
 
 def test_a_folder_whose_runs_are_all_unreadable_is_an_error(tmp_path: Path) -> None:
