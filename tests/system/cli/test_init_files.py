@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -145,6 +146,37 @@ def test_data_of_another_format_is_refused(tmp_path: Path, name: str, content: s
     assert (done.returncode, done.stdout) == (1, "")
     _assert_four_parts(done.stderr)
     assert words in done.stderr
+
+
+def _write_parquet(path: Path, columns: dict[str, list[object]]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    importlib.import_module("pyarrow.parquet").write_table(pyarrow.table(columns), path)
+
+
+def test_the_first_records_of_a_table_decide_its_columns(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "cba"}]
+    _write_parquet(tmp_path / "chats.parquet", {"id": [b"1"] * 3, "conversation": [turns] * 3})
+    done = prime_train("init", *_SFT, *_SMALL, "--data", "chats.parquet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "3 records of chats.parquet have id, conversation: chats, the longest with 6 characters" in done.stderr
+    assert 'messages_field = "conversation"' in done.stdout
+    _write_parquet(tmp_path / "words.parquet", {"source": ["web"] * 3, "body": ["some words"] * 3})
+    pretrain = ("--task", "pretrain", "--data", "words.parquet", "--force")
+    done = prime_train("init", *_SFT, *_SMALL, *pretrain, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 'text_field = "body"' in done.stdout
+    refused = prime_train("init", *_SFT, *_SMALL, "--data", "words.parquet", cwd=tmp_path)
+    assert (refused.returncode, "--task pretrain" in refused.stderr) == (1, True)
+
+
+def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "table.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+    done = prime_train("init", *_SFT, *_SMALL, "--data", "table.parquet", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    _assert_four_parts(done.stderr)
+    assert "table.parquet cannot be read:" in done.stderr
+    assert "write it again" in done.stderr
 
 
 def test_a_command_becomes_a_config_that_supervises_it(tmp_path: Path) -> None:
