@@ -58,11 +58,58 @@ def test_arrow_keys_and_back_lead_to_a_config(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_cannot_be_used_is_asked_for_again(tmp_path: Path) -> None:
-    with Started(tmp_path, *_GIVEN, "--env", "reverse-text") as terminal:
-        _answer(terminal, "What is trained", _DOWN, _DOWN, _DOWN, _ENTER)
-        terminal.wait_for(r"audio\s+is\s+not\s+trained\s+yet")
-        _answer(terminal, "(?s)not.trained.yet.*What is trained", _CTRL_C)
+    with Started(
+        tmp_path, "--offline", "--task", "rl", "--trainer", "bundled", "--model", "Qwen/Qwen3-0.6B"
+    ) as terminal:
+        _answer(terminal, "Which GPUs", _CLEAR, b"1xh1000", _ENTER)
+        _answer(terminal, r"(?s)h100-80gb.*Which GPUs", _CTRL_C)
         assert terminal.end() == 130
+
+
+def test_data_is_asked_for_and_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "text.jsonl").write_text('{"body": "some words"}\n' * 40, encoding="utf-8")
+    with Started(tmp_path, *_GIVEN, "--task", "pretrain") as terminal:
+        _answer(terminal, "Which trainer", _ENTER)
+        _answer(terminal, "Which data", b"gone.jsonl", _ENTER)
+        _answer(terminal, r"(?s)there\s+is\s+no\s+such\s+file.*Which data", _CLEAR, b"text.jsonl", _ENTER)
+        terminal.wait_for(r"text\s+in\s+body,\s+up\s+to\s+10\s+characters")
+        _answer(terminal, "The most that it may cost", _CTRL_C)
+        assert terminal.end() == 130
+
+
+def test_audio_is_trained_by_a_command_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('step 1')\n", encoding="utf-8")
+    with Started(tmp_path, "--offline") as terminal:
+        _answer(terminal, "What is trained", _DOWN, _DOWN, _DOWN, _ENTER)
+        terminal.wait_for(r"trains\s+on\s+text\s+alone")
+        _answer(terminal, "Which trainer", _ENTER)
+        _answer(terminal, "Which command", b"python train.py", _ENTER)
+        terminal.wait_for(r"sizes\s+are\s+those\s+of\s+the\s+command")
+        _answer(terminal, "Write it", _DOWN, _ENTER)
+        _answer(terminal, "(?s)Write it.*Which command", _CLEAR, b"python train.py --more", _ENTER)
+        _answer(terminal, "(?s)Write it.*--more.*Write it", _ENTER)
+        assert terminal.end() == 0
+    written = (tmp_path / "run.toml").read_text(encoding="utf-8")
+    assert 'kind = "command"' in written
+    assert '"--more"' in written
+
+
+def test_without_a_question_an_error_ends_it(tmp_path: Path) -> None:
+    given = (
+        "--task",
+        "rl",
+        "--trainer",
+        "bundled",
+        "--env",
+        "reverse-text",
+        "--budget-usd",
+        "5",
+        "--budget-hours",
+        "1",
+    )
+    with Started(tmp_path, *given, "--model", "Qwen/Qwen3-32B", "--gpus", "1xt4", "--spot", "--offline") as terminal:
+        terminal.wait_for(r"does\s+not\s+fit")
+        assert terminal.end() == 1
 
 
 @pytest.mark.parametrize("question", ["What is trained", "Write it"])

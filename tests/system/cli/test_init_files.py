@@ -179,13 +179,41 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     assert "write it again" in done.stderr
 
 
-def test_a_command_becomes_a_config_that_supervises_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [("--trainer", "command", "--yes"), ("--json",)])
+def test_a_command_becomes_a_config_that_supervises_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
     (tmp_path / "train.py").write_text("print('step 1')\n", encoding="utf-8")
-    done = prime_train("init", "--command", "torchrun --nproc-per-node 2 train.py", cwd=tmp_path)
+    done = prime_train(
+        "init", "--command", "torchrun --nproc-per-node 2 train.py", "--name", "mine", *flags, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
-    assert "not known" in done.stderr
-    assert 'kind = "command"' in (tmp_path / "run.toml").read_text(encoding="utf-8")
+    assert "sizes are those of the command: they are not known here, so none is chosen" in done.stderr
+    text = (tmp_path / "run.toml").read_text(encoding="utf-8")
+    assert 'name = "mine"\nkind = "command"' in text
+    assert "processes = 2" in text
     assert prime_train("lint", "run.toml", cwd=tmp_path).returncode == 0
+    if "--json" in flags:
+        document = json.loads(done.stdout)
+        assert (document["trainer"], document["text"], document["estimate"]) == ("command", text, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (("--trainer", "command", "--yes"), 2, "missing: --command"),
+        (("--command", "python 'x"), 2, "close the quote"),
+        (("--command", " "), 2, "no word"),
+        (("--command", "python x.py", "--gpus", "8xh100"), 2, "--gpus decides nothing of a command"),
+        (("--command", "python x.py", "--trainer", "bundled"), 2, "--trainer decides nothing"),
+    ],
+)
+def test_a_command_that_cannot_be_used_has_four_parts(
+    tmp_path: Path, flags: tuple[str, ...], code: int, words: str
+) -> None:
+    done = prime_train("init", *flags, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    _assert_four_parts(done.stderr)
+    assert words in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

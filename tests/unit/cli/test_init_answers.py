@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from prime_train.choose.workload import find_workload
-from prime_train.cli.init.answers import Flags, choose_trainers, parse_place, read_environment, read_flags
+from prime_train.cli.init.answers import read_environment, read_flags
+from prime_train.cli.init.flags import Flags
+from prime_train.cli.init.place import parse_place
+from prime_train.cli.init.trainers import choose_trainers
 from prime_train.core.errors import UserError
 
 _FLAGS = Flags(task="pretrain", model="Qwen/Qwen3-0.6B", gpus="1xrtx4090", data="python-stdlib", offline=True)

@@ -28,12 +28,15 @@ class Derived(NamedTuple):
     notes: tuple[str, ...]
 
 
-def derive(argv: Sequence[str], cwd: Path) -> Derived:
-    """The run.toml of a command in a folder. The same command in the same folder gives the same text."""
+def derive(argv: Sequence[str], cwd: Path, name: str | None = None) -> Derived:
+    """The run.toml of a command in a folder. The same command in the same folder gives the same text.
+
+    `name`: that of the run; None for one that is made from the command.
+    """
     start = _count_devices(read_command(argv, cwd))
     found = recognise(start, cwd)
     folder = name_folder(found.profile, start, cwd) if found is not None else ""
-    lines = ["[run]", f"name = {to_toml(name_run(start, argv, cwd))}", 'kind = "command"', ""]
+    lines = ["[run]", f"name = {to_toml(name or name_run(start, argv, cwd))}", 'kind = "command"', ""]
     lines += ["[command]", f"argv = {to_toml(list(argv))}", f"processes = {start.processes or 1}"]
     lines += [f"trainer = {to_toml(found.profile.name)}  # {found.because}"] if found is not None else []
     lines += ["", "[command.checkpoints]", f"dir = {to_toml(folder)}"] if folder else []
