@@ -65,7 +65,7 @@ def _wanted_steps(wishes: Wishes, run: RunSpec) -> Choice:
         steps = max(1, math.ceil(tokens / (global_batch(run) * run.data.ctx_tokens)))
         return Choice(steps, f"{tokens / 1e9:.3g} B tokens, 20 per parameter (arXiv 2203.15556)")
     rows = wishes.data.rows if wishes.data is not None else None
-    if wishes.task == "sft" and rows is not None:
+    if wishes.task == "sft" and rows is not None and run.prime_rl is None:  # which packs records into fewer rows
         steps = max(1, math.ceil(_EPOCHS * rows / global_batch(run)))
         return Choice(steps, f"{_EPOCHS} epochs of {rows:,} records")
     return Choice(_USUAL_STEPS[wishes.task], "usual; the reward or the loss shows when more are useless")

@@ -6,7 +6,7 @@ import pytest
 
 from prime_train.choose.choose import choose
 from prime_train.choose.sizes import HEADROOM
-from prime_train.choose.wishes import Budget, GpuPlace, Task
+from prime_train.choose.wishes import Budget, ChosenData, GpuPlace, Task
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.facts.earlier_saves import EarlierSaves
@@ -49,6 +49,33 @@ def test_it_is_nearly_as_fast_as_the_fastest_of_a_grid(combination: Combination)
     assert chosen.estimate.time is not None
     fastest = find_fastest(wishes, chosen.reading.run, is_fine=False)
     assert chosen.estimate.time.step_s.typical <= 1.15 * fastest
+
+
+@pytest.mark.parametrize(
+    ("task", "generation", "gpus", "machines"),
+    [
+        ("sft", "2026-01", "1xh100-80gb", 1),
+        ("sft", "2026-05", "8xh100-80gb", 1),
+        ("sft", "2026-08", "2xh100-80gb", 1),
+        ("sft", "2026-05", "16xh100-80gb", 2),
+        ("sft", "2026-08", "16xh100-80gb", 2),
+        ("rl", "2026-05", "16xh100-80gb", 2),
+        ("rl", "2026-08", "32xh100-80gb", 4),
+    ],
+)
+def test_a_file_for_prime_rl_is_clean_and_fits(task: Task, generation: str, gpus: str, machines: int) -> None:
+    combination = Combination(task, "Qwen/Qwen3-4B", gpus, "gsm8k" if task == "rl" else "")
+    hardware = hardware_from_name(gpus)
+    place = GpuPlace(hardware._replace(gpus_per_node=hardware.gpus // machines), machines)
+    data = None if task == "rl" else ChosenData("hf-dataset", "lab/chats")
+    chosen = choose(wish(combination, trainers=(generation,), place=place, data=data))
+    assert chosen.estimate.fits
+    assert judge.lint(chosen.text, "run.toml").findings == ()
+    assert (chosen.reading.root, chosen.reading.generation) == (task, generation)
+    assert chosen.estimate.memory.gpus.all == hardware.gpus
+    assert ("multi_node" in chosen.text, "[slurm]" in chosen.text) == (machines > 1, machines > 1)
+    if task == "sft":
+        assert "would need" in chosen.text or "the whole step" in chosen.text, "the micro-batch has its reason"
 
 
 def test_a_tenth_of_each_gpu_stays_free() -> None:

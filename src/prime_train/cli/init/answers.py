@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeVar
 from prime_train.choose.wishes import BUNDLED, TASKS, Budget, ChosenData, GpuPlace, Task, Wishes
 from prime_train.choose.workload import EXECUTORS, TURNS, Workload, environment_names, find_workload
 from prime_train.cli.init.flags import Flags
-from prime_train.cli.init.place import find_place
+from prime_train.cli.init.place import find_cheapest, find_named
 from prime_train.cli.init.records import count_tokens, look_at_data
-from prime_train.cli.init.trainers import choose_trainers
+from prime_train.cli.init.trainers import choose_trainers, refuse_data
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.model import shape as shapes
@@ -40,15 +40,18 @@ def read_flags(flags: Flags) -> ReadAnswers:
     assert flags.model is not None
     shape = find_shape(flags.model, offline=flags.offline)
     workload = read_environment(flags) if flags.env is not None else None
-    trainers, notes = choose_trainers(flags, task, flags.gpus or "")
+    place = find_named(flags)
+    trainers, notes = choose_trainers(flags, task, place)
     refuse_model(flags.model, trainers)
     data, seen = _read_data(flags, task)
+    if data is not None and trainers != (BUNDLED,):
+        refuse_data(data, trainers[0])
     wishes = Wishes(
         task=task,
         name=flags.name or _name(flags.model, task),
         model=flags.model,
         shape=shape,
-        place=GpuPlace(hardware_from_name("h100-80gb")),
+        place=place or GpuPlace(hardware_from_name("h100-80gb")),
         trainers=trainers,
         data=data,
         workload=workload,
@@ -58,8 +61,10 @@ def read_flags(flags: Flags) -> ReadAnswers:
         budget=Budget(flags.budget_usd, flags.budget_hours),
     )
     wishes = count_tokens(wishes)
-    place, found = find_place(flags, wishes)
-    return ReadAnswers(dataclasses.replace(wishes, place=place), (*notes, *seen, *found))
+    if place is not None:
+        return ReadAnswers(wishes, (*notes, *seen))
+    place, found = find_cheapest(wishes, flags)
+    return ReadAnswers(dataclasses.replace(wishes, place=place), (*notes, *seen, found))
 
 
 def check_task(task: str) -> Task:

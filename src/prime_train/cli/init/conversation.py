@@ -193,14 +193,14 @@ def _look_at_task(flags: Flags) -> str:
 
 def _ask_trainer(flags: Flags) -> Any:
     """The trainers that can do the task."""
-    found = find_prime_rl().generation if flags.task == "rl" else ""
+    found = find_prime_rl().generation if flags.task in ("rl", "sft") else ""
     words = {
         "auto": "what fits: the bundled trainer, else prime-rl",
         BUNDLED: "the bundled trainer",
         "prime-rl": f"prime-rl {found}, found here" if found else "prime-rl, not found here",
         COMMAND: "a command: a trainer of yours",
     }
-    able = {"rl": list(words), _AUDIO_TASK: [COMMAND]}.get(flags.task or "", [BUNDLED, COMMAND])
+    able = {"rl": list(words), "sft": list(words)[1:], _AUDIO_TASK: [COMMAND]}.get(flags.task or "", [BUNDLED, COMMAND])
     return _select("Which trainer?", [questionary.Choice(words[name], name) for name in able])
 
 

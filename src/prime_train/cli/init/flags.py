@@ -38,6 +38,11 @@ class Flags(NamedTuple):
     def is_command(self) -> bool:
         return self.trainer == COMMAND or self.command is not None
 
+    @property
+    def per_hour(self) -> float | None:
+        """Interruptions per hour."""
+        return None if self.interruptions_per_day is None else self.interruptions_per_day / 24
+
     def missing(self) -> list[str]:
         """The flags without which nothing can be chosen."""
         if self.is_command:

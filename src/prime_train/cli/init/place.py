@@ -28,25 +28,15 @@ _GPUS = re.compile(r"(?:(\d{1,4})x)?(?:(\d{1,4})x)?([A-Za-z].*)")
 _MOST_CHEAP_GPUS = 8  # of an offer that is tried for --gpus cheapest
 
 
-def find_place(flags: Flags, wishes: Wishes) -> tuple[GpuPlace, tuple[str, ...]]:
-    """The machines of --gpus: named, found here, or the cheapest that fit. Raises UserError for no GPU."""
-    per_hour = None if flags.interruptions_per_day is None else flags.interruptions_per_day / 24
+def find_named(flags: Flags) -> GpuPlace | None:
+    """The machines of --gpus, named or found here; None for the cheapest. Raises UserError for no GPU."""
     if flags.gpus == CHEAPEST:
-        place, note = _find_cheapest(wishes, spot=flags.spot)
-        return place._replace(interruptions_per_hour=per_hour), (note,)
+        return None
     if flags.gpus in (None, HERE):
         free, saves = shutil.disk_usage(Path.cwd()).free, find_earlier_saves(Path(RUNS))
-        return GpuPlace(inputs.find_gpus(EstimateOptions("")), 1, free, per_hour, flags.spot, saves), ()
+        return GpuPlace(inputs.find_gpus(EstimateOptions("")), 1, free, flags.per_hour, flags.spot, saves)
     hardware, machines = parse_place(flags.gpus or "")
-    if wishes.task == "rl" and machines > 1:
-        raise UserError(
-            what=f"{machines} machines",
-            where=f"--gpus {flags.gpus}",
-            why="a run of rl has its engine on the machine that trains",
-            fix=f"--gpus {hardware.gpus // machines}x{hardware.id}",
-            exit_code=ExitCode.FINDINGS,
-        )
-    return GpuPlace(hardware, machines, interruptions_per_hour=per_hour, is_spot=flags.spot), ()
+    return GpuPlace(hardware, machines, interruptions_per_hour=flags.per_hour, is_spot=flags.spot)
 
 
 def parse_place(text: str) -> tuple[Hardware, int]:
@@ -64,7 +54,7 @@ def parse_place(text: str) -> tuple[Hardware, int]:
     return hardware._replace(gpus_per_node=each if machines > 1 else hardware.gpus_per_node), machines
 
 
-def _find_cheapest(wishes: Wishes, *, spot: bool) -> tuple[GpuPlace, str]:
+def find_cheapest(wishes: Wishes, flags: Flags) -> tuple[GpuPlace, str]:
     """The GPUs of the offer on which the whole run costs least, sized for each offer as for any other machine."""
     prices = store.load(store.today())
 
@@ -81,7 +71,7 @@ def _find_cheapest(wishes: Wishes, *, spot: bool) -> tuple[GpuPlace, str]:
         work = work_of_run(run)
         return Judgement(chosen.estimate.chance, need, hardware.usable_bytes / 2**30, work, time.step_s)
 
-    ranking = rank(prices, cache(judge), OfferLimits(None, spot, gpus_max=_MOST_CHEAP_GPUS), shipped_rates())
+    ranking = rank(prices, cache(judge), OfferLimits(None, flags.spot, gpus_max=_MOST_CHEAP_GPUS), shipped_rates())
     if not ranking.offers:
         raise UserError(
             what="no offer has GPUs on which it fits" if prices else "the price table is empty",
@@ -94,5 +84,5 @@ def _find_cheapest(wishes: Wishes, *, spot: bool) -> tuple[GpuPlace, str]:
     gpus = f"{best.gpus}x{best.price.gpu}"
     cost = f"{best.cost.usd.typical:.3g} USD ({best.cost.usd.low:.3g} to {best.cost.usd.high:.3g})"
     offer = f"{gpus}{' (spot)' if best.price.spot else ''} at {best.price.cloud}"
-    place = GpuPlace(hardware_from_name(gpus), is_spot=best.price.spot)
+    place = GpuPlace(hardware_from_name(gpus), interruptions_per_hour=flags.per_hour, is_spot=best.price.spot)
     return place, f"cheapest: {offer}, {cost} for the whole run"

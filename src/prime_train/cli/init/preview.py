@@ -157,4 +157,7 @@ def _list_next_steps(judged: JudgedConfig, wishes: Wishes, trainer: str, path: s
         title = f"next: prime-rl {trainer} has to be installed ({f'{installed} is' if installed else 'none is'} here)"
         steps = [*list_install_lines(trainer, _PRIME_RL), *steps]
         run += f" --set prime_train.python={_PRIME_RL}/.venv/bin/python"
+    if trainer != BUNDLED and wishes.place.machines > 1:  # which prime-rl only submits
+        folder = "" if trainer == installed else f"--project {_PRIME_RL} "
+        run = f"uv run {folder}{wishes.task} @ {shlex.quote(path)}"
     return "\n  ".join((title, *steps, validate, run))
