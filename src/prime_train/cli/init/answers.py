@@ -10,15 +10,13 @@ from typing import NamedTuple, TypeVar
 
 from prime_train.choose.wishes import BUNDLED, TASKS, Budget, ChosenData, GpuPlace, Task, Wishes
 from prime_train.choose.workload import EXECUTORS, TURNS, Workload, environment_names, find_workload
+from prime_train.cli.estimate.inputs import find_named_shape
 from prime_train.cli.init.flags import Flags
 from prime_train.cli.init.place import find_cheapest, find_named
 from prime_train.cli.init.records import count_tokens, look_at_data
 from prime_train.cli.init.trainers import choose_trainers, refuse_data
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate.hardware import hardware_from_name
-from prime_train.estimate.model import shape as shapes
-from prime_train.estimate.model.shape import ModelShape
-from prime_train.models.read.find_config import find_config
 from prime_train.registry.known import shape_rows
 from prime_train.registry.models import tested_model
 from prime_train.spec.hf_config import MODEL_TYPES
@@ -38,7 +36,7 @@ def read_flags(flags: Flags) -> ReadAnswers:
     """The wishes that the flags stand for. Raises UserError for what does not exist, or cannot be trained."""
     task = check_task(flags.task or "")
     assert flags.model is not None
-    shape = find_shape(flags.model, offline=flags.offline)
+    shape = find_named_shape(flags.model, f"--model {flags.model}", offline=flags.offline)
     workload = read_environment(flags) if flags.env is not None else None
     place = find_named(flags)
     trainers, notes = choose_trainers(flags, task, place)
@@ -81,24 +79,6 @@ def check_task(task: str) -> Task:
         why=why,
         fix=f"did you mean {meant}?" if meant else f"one of {', '.join(TASKS)}; or --trainer command",
     )
-
-
-def find_shape(model: str, *, offline: bool) -> ModelShape:
-    """The shape of a folder, of a model of the registry, or of one on the hub. Raises UserError."""
-    known = None if Path(model).is_dir() else shapes.shape_from_registry(model)
-    if known is not None:
-        return known
-    found = find_config(model, f"--model {model}", shape_rows(), offline=offline)
-    try:
-        return shapes.shape_from_config(found.config, found.name, loaded=found.loaded)
-    except shapes.ShapeError as error:
-        raise UserError(
-            what=error.what,
-            where=f"--model {model}",
-            why="sizes are chosen by the memory and the speed of the model",
-            fix="prime-train models list names models that are known",
-            exit_code=ExitCode.FINDINGS,
-        ) from None
 
 
 def refuse_model(model: str, trainers: tuple[str, ...]) -> None:

@@ -15,11 +15,10 @@ from prime_train.cli.init.flags import Flags
 from prime_train.cli.init.preview import propose
 from prime_train.cli.init.verdict import describe_model
 from prime_train.cli.terminal.options import AsJson, NoColor, Offline
-from prime_train.cli.terminal.render import json_text
+from prime_train.cli.terminal.output import print_json, write_file
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES
-from prime_train.core.rundir import write_atomic
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -121,7 +120,7 @@ def init(
         proposal = propose(flags, path)
         typer.echo(f"{proposal.shown}\n", err=True)
     if as_json:
-        typer.echo(json_text(proposal.document))
+        print_json(proposal.document)
     _write(output, proposal.text, force=force, dry_run=dry_run, shows=not (as_json or can_ask))
     if not dry_run:
         typer.echo(proposal.next_steps, err=True)
@@ -148,12 +147,7 @@ def _write(output: Path, text: str, *, force: bool, dry_run: bool, shows: bool =
     if dry_run:
         return
     refuse_existing(output, text, force=force)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(output, text, is_private=False)
-    except OSError as error:
-        what = f"it cannot be written: {error.strerror or error}"
-        raise UserError(what, str(output), "the config is a file there", "--output with another path") from None
+    write_file(output, text)
     typer.echo(f"written: {output}", err=True)
 
 

@@ -12,8 +12,8 @@ from prompt_toolkit.key_binding import KeyBindings, merge_key_bindings
 
 from prime_train.choose.wishes import BUNDLED, TASKS
 from prime_train.choose.workload import EXECUTORS, TURNS, environment_names, find_workload
-from prime_train.cli.estimate.inputs import EstimateOptions, find_gpus
-from prime_train.cli.init.answers import check_task, find_shape, list_models, read_environment
+from prime_train.cli.estimate.inputs import EstimateOptions, find_gpus, find_named_shape
+from prime_train.cli.init.answers import check_task, list_models, read_environment
 from prime_train.cli.init.flags import CHEAPEST, COMMAND, HERE, Flags
 from prime_train.cli.init.place import parse_place
 from prime_train.cli.init.preview import Proposal
@@ -206,7 +206,7 @@ def _ask_trainer(flags: Flags) -> Any:
 
 def _look_at_model(flags: Flags) -> str:
     assert flags.model is not None
-    find_shape(flags.model, offline=flags.offline)
+    find_named_shape(flags.model, f"--model {flags.model}", offline=flags.offline)
     return describe_model(flags.model, offline=flags.offline)
 
 

@@ -12,8 +12,8 @@ import typer
 from prime_train.away.job import list_jobs
 from prime_train.cli.runs.jobs import add_jobs
 from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.cli.terminal.output import refuse_both
 from prime_train.cli.terminal.render import table, terminal_columns
-from prime_train.core.errors import UserError
 from prime_train.views.compare import conditions, listing
 from prime_train.views.compare.rows import folder_of_runs, read_rows, unreadable_error
 
@@ -56,9 +56,7 @@ def runs(
 
       prime-train runs /shared/runs --csv > runs.csv
     """
-    if as_json and as_csv:
-        what, why = "--json and --csv are given", "one result is printed"
-        raise UserError(what, "prime-train runs", why, "leave one of them out")
+    refuse_both("prime-train runs", as_json=as_json, as_csv=as_csv)
     gc.set_threshold(_MANY_OBJECTS)
     now_s, place = time.time(), folder_of_runs(folder)
     away = list(list_jobs(place))
