@@ -106,7 +106,7 @@ class Limits(NamedTuple):
         hours, usd = self.bounds(wanted)
         if usd is None and self.budget.usd is not None:
             return UserError(
-                what=f"no price of {self.place.hardware.id} is known",
+                what=f"no {'spot ' if self.place.is_spot else ''}price of {self.place.hardware.id} is known",
                 where=f"--budget-usd {self.budget.usd:g}",
                 why="steps are chosen by what they cost",
                 fix="--budget-hours, or prices: prime-train prices refresh",

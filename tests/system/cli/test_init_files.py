@@ -196,6 +196,12 @@ def test_a_command_becomes_a_config_that_supervises_it(tmp_path: Path, flags: tu
         assert (document["trainer"], document["text"], document["estimate"]) == ("command", text, None)
 
 
+def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = prime_train("init", "--command", "torchrun nothere.py", "--yes", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"nothere.py is not in {tmp_path}" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "words"),
     [

@@ -147,7 +147,7 @@ def _write(output: Path, text: str, *, force: bool, dry_run: bool, shows: bool =
     if dry_run:
         return
     refuse_existing(output, text, force=force)
-    write_file(output, text)
+    write_file(output, text, makes_folders=True)
     typer.echo(f"written: {output}", err=True)
 
 

@@ -43,7 +43,7 @@ def write_workflow(directory: Path, *, force: bool, dry_run: bool) -> None:
             fix="compare the lines above, then --force",
             exit_code=ExitCode.FINDINGS,
         )
-    write_file(path, wanted)
+    write_file(path, wanted, makes_folders=True)
     typer.echo(f"{'replaced' if found is not None else 'written'}: {path}\n\n{_NEXT}{_name_package()}", err=True)
 
 

@@ -30,10 +30,11 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str], nothing: s
         typer.echo(nothing, err=True)
 
 
-def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file whole, with the folders above it. Raises UserError with exit code 4 where the disk refuses it."""
+def write_file(path: Path, content: str | bytes, *, makes_folders: bool = False) -> None:
+    """Write a file whole. Raises UserError with exit code 4 where the disk refuses it, or its folder is not there."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if makes_folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content, is_private=False)
     except OSError as error:
         found = explain_disk_error(error.errno or 0, path.parent)

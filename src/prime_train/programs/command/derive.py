@@ -40,7 +40,7 @@ def derive(argv: Sequence[str], cwd: Path, name: str | None = None) -> Derived:
     lines += ["[command]", f"argv = {to_toml(list(argv))}", f"processes = {start.processes or 1}"]
     lines += [f"trainer = {to_toml(found.profile.name)}  # {found.because}"] if found is not None else []
     lines += ["", "[command.checkpoints]", f"dir = {to_toml(folder)}"] if folder else []
-    return Derived("\n".join(lines) + "\n", tuple(_explain(start, found)))
+    return Derived("\n".join(lines) + "\n", tuple(_explain(start, found, cwd)))
 
 
 def _count_devices(start: CommandStart) -> CommandStart:
@@ -62,7 +62,10 @@ def name_run(start: CommandStart, argv: Sequence[str], cwd: Path) -> str:
     return f"{plain}-{digest[:_HASH_CHARS]}"
 
 
-def _explain(start: CommandStart, found: FoundTrainer | None) -> list[str]:
+def _explain(start: CommandStart, found: FoundTrainer | None, cwd: Path) -> list[str]:
     known = f"recognised {found.profile.title}: {found.because}" if found is not None else "no profile fits the command"
     count = "not known, taken as 1" if start.processes is None else str(start.processes)
-    return [known, f"processes: {count}" + (f", by {start.launcher}" if start.launcher else "")]
+    lines = [known, f"processes: {count}" + (f", by {start.launcher}" if start.launcher else "")]
+    if start.script and start.is_known(start.script) and not (cwd / start.script).exists():
+        lines.append(f"{start.script} is not in {cwd}, so the command cannot start there")
+    return lines
