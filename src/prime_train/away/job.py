@@ -86,17 +86,22 @@ class Job(Protocol):
 def find_job(run: str, here: Path) -> Job | None:
     """The job of the run that `run` names in the folder `here`; None for a run that never had one."""
     run_dir = next((RunDir(path) for path in (here / RUNS / run, here / run) if is_run(path)), None)
+    return find_job_of(run, here / RUNS, run_dir)
+
+
+def find_job_of(run: str, folder: Path, run_dir: RunDir | None) -> Job | None:
+    """The job of a run of a folder of runs; `run_dir` is None for one that has no directory here."""
     for name in SCHEDULERS:
-        job: Job | None = _load(name).find(run, here / RUNS, run_dir)
+        job: Job | None = _load(name).find(run, folder, run_dir)
         if job is not None:
             return job
     return None
 
 
-def list_jobs(here: Path) -> Iterator[str]:
-    """Names of the runs of the folder `here` that have a job and no run directory here."""
+def list_jobs(folder: Path) -> Iterator[str]:
+    """Names of the runs of a folder of runs that have a job and no run directory in it."""
     for name in SCHEDULERS:
-        yield from _load(name).list_runs(here / RUNS)
+        yield from _load(name).list_runs(folder)
 
 
 def _load(name: str) -> ModuleType:

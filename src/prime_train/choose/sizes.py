@@ -13,18 +13,23 @@ from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.time.run_time import time_of
 from prime_train.estimate.values import Hardware, find_largest
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import global_batch, rollouts_of
+from prime_train.spec.answers import global_batch, prime_rl_of, rollouts_of, train_gpus
 
 HEADROOM = 0.1  # of each GPU, below the upper bound of the estimate
 _MOST_SEQUENCES = 64  # of a micro-batch; more gain nothing in the measured rows
 _ALONE_FRACTION = 0.9  # of a GPU that only serves: vLLM's default
-_FRACTION, _MICRO_BATCH = "inference.gpu_memory_fraction", "batch.micro_batch"
+_FRACTION = "inference.gpu_memory_fraction"
+_MICRO_BATCHES = ("batch.micro_batch", "finetune.micro_batch_sequences")  # of a run.toml, and of prime-rl's `sft`
 _NAMES = {
     "parallel.processes": "GPUs that train",
     "parallel.dp_shard": "GPUs that share one copy of the model",
     "inference.tensor_parallel": "GPUs that serve",
     "model.recompute": "what the backward computes again, to save memory",
     "trainer.activation_checkpointing": "every block is computed again in the backward, to save memory",
+    "deployment.kind": "on several machines, by Slurm",
+    "deployment.gpus_per_node": "GPUs of a machine",
+    "deployment.train_nodes": "machines that train",
+    "deployment.infer_nodes": "machines that serve",
     "deployment.train_gpus": "GPUs that train",
     "deployment.infer_gpus": "GPUs that serve",
     "deployment.train_gpu_ids": "the GPU is shared: the server starts first",
@@ -83,7 +88,7 @@ def _try(run: RunSpec, layout: Assignments, small: Hardware, hardware: Hardware,
     batches = _micro_batches(laid)
 
     def try_batch(sequences: int) -> tuple[Assignments, RunMemory]:
-        sizes: Assignments = ((_MICRO_BATCH, sequences),) if batches else ()
+        sizes: Assignments = ((_micro_batch_field(laid), sequences),) if batches else ()
         return _fill_engine(apply_changes(laid, sizes), sizes, small, shape)
 
     # `find_largest` needs a fit that is monotone: with more sequences no memory is freed.
@@ -96,11 +101,17 @@ def _try(run: RunSpec, layout: Assignments, small: Hardware, hardware: Hardware,
     return Tried(layout, sizes, _step_s(fitted, hardware, shape), high_bytes)
 
 
+def _micro_batch_field(run: RunSpec) -> str:
+    return _MICRO_BATCHES[run.prime_rl is not None]
+
+
 def _micro_batches(run: RunSpec) -> Sequence[int]:
     """The micro-batches that divide the sequences of a process; () for a format without a micro-batch."""
-    if run.prime_rl is not None:
+    finetune = prime_rl_of(run).finetune
+    if run.prime_rl is not None and finetune is None:
         return ()
-    each = global_batch(run) // run.parallel.processes
+    whole = global_batch(run) if finetune is None else finetune.batch_sequences or 1
+    each = whole // (train_gpus(run) or 1)
     return [size for size in range(1, min(each, _MOST_SEQUENCES) + 1) if each % size == 0]
 
 
@@ -134,7 +145,7 @@ def explain(sizes: TriedLayouts, run: RunSpec, hardware: Hardware, shape: ModelS
     chosen = {field: Choice(value, _compare(sizes, sizes.best, field)) for field, value in sizes.best.layout}
     room = f"{hardware.usable_bytes / GIB:.1f} GiB"
     for field, value in sizes.best.sizes:
-        if field == _MICRO_BATCH:
+        if field in _MICRO_BATCHES:
             chosen[field] = Choice(value, _explain_batch(run, sizes.best, hardware, shape))
         else:
             shared = "what the trainer leaves" if value != _ALONE_FRACTION else "a GPU that only serves"
@@ -147,11 +158,11 @@ def _explain_batch(run: RunSpec, best: Tried, hardware: Hardware, shape: ModelSh
     laid = apply_changes(run, best.layout)
     usable = f"{hardware.usable_bytes / GIB:.1f} GiB of a GPU"
     needed = f"up to {best.high_bytes / GIB:.1f} of {usable}"
-    size, batches = best.all[_MICRO_BATCH], _micro_batches(laid)
+    size, batches = best.all[_micro_batch_field(run)], _micro_batches(laid)
     if size == batches[-1]:
         return f"{needed}; the whole step of a GPU, or as many as gain speed"
     larger = batches[batches.index(size) + 1]
-    memory, _ = memory_of(apply_changes(laid, (*best.sizes, (_MICRO_BATCH, larger))), hardware, shape)
+    memory, _ = memory_of(apply_changes(laid, (*best.sizes, (_micro_batch_field(run), larger))), hardware, shape)
     high_bytes = hardware.usable_bytes - min(role.headroom_bytes for role in memory.roles)
     return f"{needed}; {larger} would need {high_bytes / GIB:.1f}, and a tenth should stay free"
 

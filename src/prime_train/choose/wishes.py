@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from prime_train.choose.workload import Workload
+from prime_train.estimate.cost.run_cost import InterruptionRates, shipped_rates
 from prime_train.estimate.model.shape import ModelShape
-from prime_train.estimate.values import Hardware
+from prime_train.estimate.values import Hardware, Interval
+from prime_train.facts.earlier_saves import EarlierSaves
 
 Task = Literal["pretrain", "sft", "rl"]
 TASKS: tuple[Task, ...] = ("pretrain", "sft", "rl")
@@ -39,12 +41,29 @@ NO_LIMIT = Budget()
 
 
 class GpuPlace(NamedTuple):
-    """The machines. `hardware` has the GPUs of all `machines`. `free_disk_bytes` is None for another machine."""
+    """The machines. `hardware` has the GPUs of all `machines`. `free_disk_bytes` is None for another machine.
+
+    `saves` are those of earlier runs on this machine, the latest run first; () for another machine.
+    """
 
     hardware: Hardware
     machines: int = 1
     free_disk_bytes: int | None = None
-    interruptions_per_hour: float | None = None  # None: the rate of on-demand machines
+    interruptions_per_hour: float | None = None  # None: the shipped rate
+    is_spot: bool = False
+    saves: tuple[EarlierSaves, ...] = ()
+
+    @property
+    def rates(self) -> InterruptionRates:
+        """The shipped rates; that of spot machines is the user's, if it is given."""
+        rates, own = shipped_rates(), self.interruptions_per_hour
+        return rates if own is None else rates._replace(spot=Interval(own, own, own))
+
+    @property
+    def interruptions(self) -> float:
+        """How often an hour the run is interrupted."""
+        typical = shipped_rates().per_hour(self.hardware.gpus, spot=self.is_spot).typical
+        return typical if self.interruptions_per_hour is None else self.interruptions_per_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,7 @@ def _show_all(as_json: bool) -> tuple[str, bool]:
             unread.append((name, f"unreadable: {error.strerror or error}", *[""] * (len(OVERVIEW) - 2)))
     if as_json:
         return json.dumps({"version": 1, "runs": documents}, indent=1), True
-    for name in list_jobs(here):
+    for name in list_jobs(here / runs.RUNS):
         typer.echo(f"{name} is a managed job: prime-train status {name}", err=True)
     if not (documents or unread):
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)

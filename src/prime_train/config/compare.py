@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prime_train.config import run_toml, schema
@@ -17,7 +17,7 @@ from prime_train.config.differences import (
     plain,
     values_of,
 )
-from prime_train.config.foreign.values import Open
+from prime_train.config.foreign.values import ForeignPart, Open
 from prime_train.config.parsed_config import Reading
 from prime_train.config.prime_rl import read as prime_rl_files
 from prime_train.config.prime_rl.schema import load
@@ -82,6 +82,14 @@ def foreign_values(reading: Reading) -> Table:
     if len(parts) == 1:
         return dict(parts[0][1])
     return {f"{number}.{name}": values for number, (name, values) in enumerate(parts)}
+
+
+def split_key(parts: Sequence[ForeignPart], key: str) -> tuple[int, str]:
+    """The number of the part that a key of `foreign_values` is in, and the key within it."""
+    if len(parts) == 1:
+        return 0, key
+    name, *below = key_path(key, {})
+    return int(str(name).partition(".")[0]), dotted(tuple(below))
 
 
 def _close(value: Any) -> Any:

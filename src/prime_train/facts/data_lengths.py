@@ -17,7 +17,7 @@ from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.facts import ChatTrial, DataLengths, ModelContext, NotKnown
 from prime_train.facts.files import SUFFIXES, find_data_files
 from prime_train.facts.find_files import EndlessSearchError, FileSearch
-from prime_train.facts.probe_process import run_probe, script
+from prime_train.facts.probe_process import read_answer, run_probe, script
 from prime_train.spec import RunSpec, Source
 from prime_train.spec.answers import prime_rl_of, tokenizer_name
 from prime_train.spec.decoder_size import scaled_positions
@@ -161,6 +161,24 @@ def try_chats(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tupl
     if isinstance(tried, NotKnown):
         return tried
     return tuple(ChatTrial(data.field, **found) for data, found in zip(named, tried, strict=True))
+
+
+class FirstRows(NamedTuple):
+    """The first rows of a file, each as JSON. `fault`: what is wrong with the file."""
+
+    rows: tuple[str, ...]
+    fault: str = ""
+
+
+def read_first_rows(path: Path, most: int, python: str) -> FirstRows | NotKnown:
+    """The first rows of a data file, read by a child; NotKnown if its interpreter cannot read such a file."""
+    request = {"look_at": str(path.absolute()), "rows": most}
+    answer = read_answer(python, [python, script("data_lengths_program")], DEADLINE_S, request)
+    if isinstance(answer, NotKnown):
+        return answer
+    if lacks := answer.get("lacks"):
+        return NotKnown(f"{python} has no {lacks}, which reads {path.suffix} files: uv pip install {lacks}")
+    return FirstRows(tuple(map(str, answer.get("rows", ()))), str(answer.get("fault", "")))
 
 
 def _find_files(found: Iterable[LocalData]) -> dict[LocalData, list[str]]:

@@ -1,4 +1,4 @@
-"""Program for the run's interpreter: prints the lengths of the rows of local data as JSON, or a trial of its chats.
+"""Program for the run's interpreter: prints the lengths of the rows of local data, a trial of its chats, or first rows.
 
 Stops when the time in its input is over. Needs `tokenizers` to count tokens, `pyarrow` for .parquet files, and the
 bundled trainer for files of tokens and for chats.
@@ -12,11 +12,13 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 CHUNK_BYTES = 1 << 20
 BATCH_ROWS = 256
+LOOK_BYTES = 8 << 20  # of the first rows that are printed
 TRIAL_BYTES = 2**33  # of memory for a trial of chats; the libraries reserve a part of it for each core
 FIRST_FILES, FIRST_ROWS = 8, 5  # of each source, which are read however long it takes
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -24,6 +26,10 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 def main() -> None:
     request = json.load(sys.stdin)
+    if "look_at" in request:
+        resource.setrlimit(resource.RLIMIT_AS, (TRIAL_BYTES, TRIAL_BYTES))  # a small file may unpack to any size
+        print(json.dumps(look(request["look_at"], request["rows"])))  # noqa: T201
+        return
     share_s = request["budget_s"] / max(1, len(request["sources"]))
     if request["chats_with"]:
         resource.setrlimit(resource.RLIMIT_AS, (TRIAL_BYTES, TRIAL_BYTES))  # a chat template is untrusted code
@@ -70,6 +76,21 @@ def measure(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float
 
 
 # --- the first records ---------------------------------------------------------------------------
+
+
+def look(path: str, most: int) -> dict[str, Any]:
+    """The first rows of a file, each as JSON without what JSON cannot hold; or why there are none."""
+    found: list[str] = []
+    try:
+        for row in islice(rows(path), most):
+            found.append(json.dumps(row, default=lambda _: None))  # bytes of a picture, a date
+            if sum(map(len, found)) > LOOK_BYTES:
+                break
+    except ImportError as error:
+        return {"lacks": error.name}
+    except Exception as error:  # pyarrow has an exception of its own for each kind of damage
+        return {"fault": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]}
+    return {"rows": found}
 
 
 def find_fault(source: dict[str, Any], until_s: float) -> str:

@@ -63,6 +63,11 @@ def prime_rl_of(run: RunSpec) -> PrimeRl:
     return run.prime_rl or _NO_PARTS
 
 
+def saves_in_background(run: RunSpec) -> bool:
+    """Whether the training goes on while a checkpoint is written: prime-rl waits for its saves."""
+    return prime_rl_of(run).trainer is None and run.checkpoint.async_save
+
+
 def part_of(run: RunSpec, name: str) -> Any:
     """The part that a field such as "trainer.attention" begins with; None if the run has no such part."""
     if name in _PARTS:

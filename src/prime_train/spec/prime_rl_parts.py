@@ -84,11 +84,15 @@ class Deployment(NamedTuple):
     @property
     def all_train_gpus(self) -> int | None:
         """GPUs that train, on all machines together; None if the config does not determine it."""
-        return self.train_gpus or (self.train_nodes or 0) * (self.gpus_per_node or 0) or None
+        return self._choose(self.train_gpus, (self.train_nodes or 0) * (self.gpus_per_node or 0))
 
     @property
     def all_infer_gpus(self) -> int | None:
-        return self.infer_gpus or (self.infer_nodes or 0) * (self.gpus_per_node or 0) or None
+        return self._choose(self.infer_gpus, (self.infer_nodes or 0) * (self.gpus_per_node or 0))
+
+    def _choose(self, here: int | None, on_nodes: int) -> int | None:
+        """The GPUs of a role. The ones of one machine have a default that says nothing of several."""
+        return (on_nodes or here or None) if self.kind == "multi_node" else (here or on_nodes or None)
 
 
 class Trainer(NamedTuple):

@@ -80,6 +80,45 @@ def test_a_difference_has_its_impact_and_what_a_resume_refuses(folder: Path) -> 
     assert rows["batch.micro_batch"]["about"].startswith("Sequences")
 
 
+AXOLOTL = """base_model: Qwen/Qwen3-0.6B
+sequence_len: 2048
+micro_batch_size: 8
+gradient_accumulation_steps: 4
+num_epochs: 1
+learning_rate: 0.0001
+datasets:
+  - path: x/y
+    type: chat
+output_dir: out
+"""
+TRL = (
+    "accelerate launch -m trl.scripts.sft --model_name_or_path Qwen/Qwen3-0.6B --per_device_train_batch_size 8 "
+    "--dataset_name x/y --output_dir out\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key", "idle"),
+    [
+        ("axolotl.yaml", AXOLOTL, "micro_batch_size", {"learning_rate", 'datasets."x/y".type'}),
+        ("train.sh", TRL, '"0.trl".per_device_train_batch_size', set()),
+    ],
+)
+def test_each_difference_of_another_trainers_file_has_its_own_impact(
+    tmp_path: Path, name: str, text: str, key: str, idle: set[str]
+) -> None:
+    changed = text.replace("size: 8", "size: 16").replace("size 8", "size 16")
+    changed = changed.replace("0.0001", "0.0002").replace("type: chat", "type: alpaca")
+    (tmp_path / name).write_text(text)
+    (tmp_path / f"other-{name}").write_text(changed)
+    done = _config(tmp_path, "diff", name, f"other-{name}", *GPUS, "--json")
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    rows = {row["key"]: row["impact"] for row in document["differences"]}
+    assert rows.pop(key)["gib"] == document["impact"]["gib"] > 0, "the batch alone decides the memory"
+    assert rows == dict.fromkeys(idle)
+
+
 def test_a_pipe_gets_a_unified_diff_and_the_reason_for_an_unknown_impact(folder: Path) -> None:
     done = _config(folder, "diff", "a.toml", "b.toml")
     assert done.stdout.startswith("--- a.toml\n+++ b.toml\n@@ data.ctx_tokens @@")

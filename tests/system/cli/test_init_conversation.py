@@ -10,7 +10,7 @@ import pytest
 from tests.system.cli.terminal import Terminal, write_program
 
 _DOWN, _ENTER, _ESCAPE, _CLEAR, _CTRL_C = b"\x1b[B", b"\r", b"\x1b", b"\x15", b"\x03"
-_GIVEN = ("--model", "Qwen/Qwen3-0.6B", "--gpus", "1xrtx4090", "--offline")
+_GIVEN = ("--model", "Qwen/Qwen3-0.6B", "--gpus", "1xrtx4090", "--spot", "--offline")
 
 
 class Started:
@@ -44,6 +44,7 @@ def test_arrow_keys_and_back_lead_to_a_config(tmp_path: Path) -> None:
         terminal.wait_for("1 x rtx-4090, 23.6 GiB each")
         _answer(terminal, "Which environment", _CLEAR, b"calculator", _ENTER)
         terminal.wait_for(r"64\s+rollouts\s+of\s+a\s+step\s+in\s+groups\s+of\s+8")
+        _answer(terminal, "Which machines", _DOWN, _ENTER)
         _answer(terminal, "The most that it may cost", _ENTER)
         _answer(terminal, "The longest that it may take", _ENTER)
         terminal.wait_for("All checks|rules passed")
@@ -53,14 +54,62 @@ def test_arrow_keys_and_back_lead_to_a_config(tmp_path: Path) -> None:
     written = (tmp_path / "run.toml").read_text(encoding="utf-8")
     assert 'path = "Qwen/Qwen3-0.6B"' in written
     assert 'kind = "calculator"' in written
+    assert "interruptions an hour on spot machines" in written or "a quarter of the run" in written
 
 
 def test_an_answer_that_cannot_be_used_is_asked_for_again(tmp_path: Path) -> None:
-    with Started(tmp_path, *_GIVEN, "--env", "reverse-text") as terminal:
-        _answer(terminal, "What is trained", _DOWN, _DOWN, _DOWN, _ENTER)
-        terminal.wait_for(r"audio\s+is\s+not\s+trained\s+yet")
-        _answer(terminal, "(?s)not.trained.yet.*What is trained", _CTRL_C)
+    with Started(
+        tmp_path, "--offline", "--task", "rl", "--trainer", "bundled", "--model", "Qwen/Qwen3-0.6B"
+    ) as terminal:
+        _answer(terminal, "Which GPUs", _CLEAR, b"1xh1000", _ENTER)
+        _answer(terminal, r"(?s)h100-80gb.*Which GPUs", _CTRL_C)
         assert terminal.end() == 130
+
+
+def test_data_is_asked_for_and_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "text.jsonl").write_text('{"body": "some words"}\n' * 40, encoding="utf-8")
+    with Started(tmp_path, *_GIVEN, "--task", "pretrain") as terminal:
+        _answer(terminal, "Which trainer", _ENTER)
+        _answer(terminal, "Which data", b"gone.jsonl", _ENTER)
+        _answer(terminal, r"(?s)there\s+is\s+no\s+such\s+file.*Which data", _CLEAR, b"text.jsonl", _ENTER)
+        terminal.wait_for(r"text\s+in\s+body,\s+up\s+to\s+10\s+characters")
+        _answer(terminal, "The most that it may cost", _CTRL_C)
+        assert terminal.end() == 130
+
+
+def test_audio_is_trained_by_a_command_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('step 1')\n", encoding="utf-8")
+    with Started(tmp_path, "--offline") as terminal:
+        _answer(terminal, "What is trained", _DOWN, _DOWN, _DOWN, _ENTER)
+        terminal.wait_for(r"trains\s+on\s+text\s+alone")
+        _answer(terminal, "Which trainer", _ENTER)
+        _answer(terminal, "Which command", b"python train.py", _ENTER)
+        terminal.wait_for(r"sizes\s+are\s+those\s+of\s+the\s+command")
+        _answer(terminal, "Write it", _DOWN, _ENTER)
+        _answer(terminal, "(?s)Write it.*Which command", _CLEAR, b"python train.py --more", _ENTER)
+        _answer(terminal, "(?s)Write it.*--more.*Write it", _ENTER)
+        assert terminal.end() == 0
+    written = (tmp_path / "run.toml").read_text(encoding="utf-8")
+    assert 'kind = "command"' in written
+    assert '"--more"' in written
+
+
+def test_without_a_question_an_error_ends_it(tmp_path: Path) -> None:
+    given = (
+        "--task",
+        "rl",
+        "--trainer",
+        "bundled",
+        "--env",
+        "reverse-text",
+        "--budget-usd",
+        "5",
+        "--budget-hours",
+        "1",
+    )
+    with Started(tmp_path, *given, "--model", "Qwen/Qwen3-32B", "--gpus", "1xt4", "--spot", "--offline") as terminal:
+        terminal.wait_for(r"does\s+not\s+fit")
+        assert terminal.end() == 1
 
 
 @pytest.mark.parametrize("question", ["What is trained", "Write it"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -147,10 +148,88 @@ def test_data_of_another_format_is_refused(tmp_path: Path, name: str, content: s
     assert words in done.stderr
 
 
-def test_a_command_becomes_a_config_that_supervises_it(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print('step 1')\n", encoding="utf-8")
-    done = prime_train("init", "--command", "torchrun --nproc-per-node 2 train.py", cwd=tmp_path)
+def _write_parquet(path: Path, columns: dict[str, list[object]]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    importlib.import_module("pyarrow.parquet").write_table(pyarrow.table(columns), path)
+
+
+def test_the_first_records_of_a_table_decide_its_columns(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "cba"}]
+    _write_parquet(tmp_path / "chats.parquet", {"id": [b"1"] * 3, "conversation": [turns] * 3})
+    done = prime_train("init", *_SFT, *_SMALL, "--data", "chats.parquet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "not known" in done.stderr
-    assert 'kind = "command"' in (tmp_path / "run.toml").read_text(encoding="utf-8")
+    assert "3 records of chats.parquet have id, conversation: chats, the longest with 6 characters" in done.stderr
+    assert 'messages_field = "conversation"' in done.stdout
+    _write_parquet(tmp_path / "words.parquet", {"source": ["web"] * 3, "body": ["some words"] * 3})
+    pretrain = ("--task", "pretrain", "--data", "words.parquet", "--force")
+    done = prime_train("init", *_SFT, *_SMALL, *pretrain, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 'text_field = "body"' in done.stdout
+    refused = prime_train("init", *_SFT, *_SMALL, "--data", "words.parquet", cwd=tmp_path)
+    assert (refused.returncode, "--task pretrain" in refused.stderr) == (1, True)
+
+
+def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "table.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+    done = prime_train("init", *_SFT, *_SMALL, "--data", "table.parquet", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    _assert_four_parts(done.stderr)
+    assert "table.parquet cannot be read:" in done.stderr
+    assert "write it again" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [("--trainer", "command", "--yes"), ("--json",)])
+def test_a_command_becomes_a_config_that_supervises_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    (tmp_path / "train.py").write_text("print('step 1')\n", encoding="utf-8")
+    done = prime_train(
+        "init", "--command", "torchrun --nproc-per-node 2 train.py", "--name", "mine", *flags, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sizes are those of the command: they are not known here, so none is chosen" in done.stderr
+    text = (tmp_path / "run.toml").read_text(encoding="utf-8")
+    assert 'name = "mine"\nkind = "command"' in text
+    assert "processes = 2" in text
     assert prime_train("lint", "run.toml", cwd=tmp_path).returncode == 0
+    if "--json" in flags:
+        document = json.loads(done.stdout)
+        assert (document["trainer"], document["text"], document["estimate"]) == ("command", text, None)
+
+
+def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = prime_train("init", "--command", "torchrun nothere.py", "--yes", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"nothere.py is not in {tmp_path}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (("--trainer", "command", "--yes"), 2, "missing: --command"),
+        (("--command", "python 'x"), 2, "close the quote"),
+        (("--command", " "), 2, "no word"),
+        (("--command", "python x.py", "--gpus", "8xh100"), 2, "--gpus decides nothing of a command"),
+        (("--command", "python x.py", "--trainer", "bundled"), 2, "--trainer decides nothing"),
+    ],
+)
+def test_a_command_that_cannot_be_used_has_four_parts(
+    tmp_path: Path, flags: tuple[str, ...], code: int, words: str
+) -> None:
+    done = prime_train("init", *flags, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    _assert_four_parts(done.stderr)
+    assert words in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("generation", "commit"), [("2026-01", "e794fbe"), ("2026-05", "618de8a"), ("2026-08", "559b447")]
+)
+def test_the_lines_that_make_a_prime_rl_run_start_are_named(tmp_path: Path, generation: str, commit: str) -> None:
+    flags = (*_RL, *_SMALL, "--gpus", "2xh100", "--trainer", generation)
+    done = prime_train("init", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    steps = done.stderr[done.stderr.index(f"next: prime-rl {generation} has to be installed") :].splitlines()
+    assert f"checkout --quiet {commit}" in steps[2]
+    started = prime_train(*steps[-1].split()[1:], "--dry-run", cwd=tmp_path)
+    assert "prime-rl/.venv/bin/rl" in started.stdout, started.stderr

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.away.slurm.record import SlurmJob, write_job
 from tests.unit.cli.commands import prime_train
 from tests.unit.views.compare.made import write_compared
+from tests.unit.views.written_runs import BEGAN_S, FIRST_ATTEMPT, write_run
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +63,19 @@ def test_bad_input_has_four_parts(folder: Path, arguments: tuple[str, ...], wher
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: {where}")
     assert f"what  {what}" in done.stderr
     assert all(f"  {part}" in done.stderr for part in ("why", "fix"))
+
+
+def test_a_run_on_slurm_is_not_called_dead_without_a_question(tmp_path: Path) -> None:
+    """It may wait to be started again. A scheduler that is not there is named, and hides no row."""
+    for name in ("first", "second"):
+        run_dir = write_run(tmp_path / "runs" / name, FIRST_ATTEMPT)
+        write_job(run_dir, SlurmJob("77", "", BEGAN_S))
+    rows = json.loads(prime_train("runs", "--json", cwd=tmp_path).stdout)["runs"]
+    assert [row["state"] for row in rows] == ["not known", "not known"]
+    assert "state as of 2026-09-21 14:13:29 UTC; its job was not asked: `runs --ask` asks for it" in rows[0]["reason"]
+    asked = prime_train("runs", "--json", "--ask", cwd=tmp_path)
+    assert asked.returncode == 0
+    assert asked.stderr.count("error: ") == 1, "a scheduler that did not answer is not asked again"
+    rows = json.loads(asked.stdout)["runs"]
+    assert [row["state"] for row in rows] == ["not known", "not known"]
+    assert "its job is not known" in rows[1]["reason"]

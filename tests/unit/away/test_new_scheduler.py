@@ -70,6 +70,17 @@ def test_status_shows_its_job(here: Here) -> None:
     assert "far is a managed job" in here.prime_train("status").stderr
 
 
+def test_runs_lists_it_and_asks_only_on_request(here: Here) -> None:
+    (row,) = json.loads(here.prime_train("runs", "--json").stdout)["runs"]
+    assert (row["name"], row["state"], row["usd"]) == ("far", "away", None)
+    assert "--ask" in row["reason"]
+    for word, state in (("waits", "queued"), ("runs", "running"), ("done", "finished"), ("failed", "failed")):
+        here.spool.write_text(f"{word}\n", encoding="utf-8")
+        (row,) = json.loads(here.prime_train("runs", "--json", "--ask").stdout)["runs"]
+        assert row["state"] == state
+        assert row["reason"].startswith(f"it is {word}, as of 20")
+
+
 def test_logs_are_those_of_its_job(here: Here) -> None:
     here.spool.write_text("done\none\ntwo\nthree\n", encoding="utf-8")
     assert here.prime_train("logs", "far", "-n", "2", "--follow").stdout == "two\nthree\n"

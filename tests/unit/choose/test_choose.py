@@ -6,8 +6,10 @@ import pytest
 
 from prime_train.choose.choose import choose
 from prime_train.choose.sizes import HEADROOM
-from prime_train.choose.wishes import Budget, Task
+from prime_train.choose.wishes import Budget, ChosenData, GpuPlace, Task
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.facts.earlier_saves import EarlierSaves
 from prime_train.facts.facts import Facts
 from prime_train.facts.host import parse_gpus
 from prime_train.prices import store
@@ -47,6 +49,33 @@ def test_it_is_nearly_as_fast_as_the_fastest_of_a_grid(combination: Combination)
     assert chosen.estimate.time is not None
     fastest = find_fastest(wishes, chosen.reading.run, is_fine=False)
     assert chosen.estimate.time.step_s.typical <= 1.15 * fastest
+
+
+@pytest.mark.parametrize(
+    ("task", "generation", "gpus", "machines"),
+    [
+        ("sft", "2026-01", "1xh100-80gb", 1),
+        ("sft", "2026-05", "8xh100-80gb", 1),
+        ("sft", "2026-08", "2xh100-80gb", 1),
+        ("sft", "2026-05", "16xh100-80gb", 2),
+        ("sft", "2026-08", "16xh100-80gb", 2),
+        ("rl", "2026-05", "16xh100-80gb", 2),
+        ("rl", "2026-08", "32xh100-80gb", 4),
+    ],
+)
+def test_a_file_for_prime_rl_is_clean_and_fits(task: Task, generation: str, gpus: str, machines: int) -> None:
+    combination = Combination(task, "Qwen/Qwen3-4B", gpus, "gsm8k" if task == "rl" else "")
+    hardware = hardware_from_name(gpus)
+    place = GpuPlace(hardware._replace(gpus_per_node=hardware.gpus // machines), machines)
+    data = None if task == "rl" else ChosenData("hf-dataset", "lab/chats")
+    chosen = choose(wish(combination, trainers=(generation,), place=place, data=data))
+    assert chosen.estimate.fits
+    assert judge.lint(chosen.text, "run.toml").findings == ()
+    assert (chosen.reading.root, chosen.reading.generation) == (task, generation)
+    assert chosen.estimate.memory.gpus.all == hardware.gpus
+    assert ("multi_node" in chosen.text, "[slurm]" in chosen.text) == (machines > 1, machines > 1)
+    if task == "sft":
+        assert "would need" in chosen.text or "the whole step" in chosen.text, "the micro-batch has its reason"
 
 
 def test_a_tenth_of_each_gpu_stays_free() -> None:
@@ -101,3 +130,26 @@ def test_steps_that_were_asked_for_are_not_cut() -> None:
     with pytest.raises(UserError) as refused:
         choose(wish(Combination("sft", "Qwen/Qwen3-4B", "1xh100-80gb"), steps=100_000, budget=Budget(hours=10)))
     assert refused.value.fix.startswith("--steps ")
+
+
+def _choose_saves(**place: object) -> tuple[int, str]:
+    combination = Combination("pretrain", "Qwen/Qwen3-0.6B", "1xrtx-4090")
+    found = GpuPlace(hardware_from_name(combination.gpus), **place)  # type: ignore[arg-type]
+    settings = choose(wish(combination, place=found)).draft.settings
+    return next((one.value, one.why) for one in settings if one.key == "checkpoint.interval_steps")
+
+
+def test_saves_are_as_frequent_as_earlier_runs_allow() -> None:
+    fast = EarlierSaves("first", 5, 7_000_000_000, 0.01, 20.0, in_background=True)
+    slow = fast._replace(run="slow", stall_s=8.0)
+    other = fast._replace(run="other", in_background=False, stall_s=100.0)
+    (steps, why), (slower, _) = (_choose_saves(is_spot=True, saves=(other, one, other)) for one in (fast, slow))
+    assert steps < slower
+    assert "measured on run first, whose 6.5 GiB took 20 s" in why
+    assert "on spot machines" in why
+    assert "estimated from" in _choose_saves(is_spot=True)[1]
+
+
+def test_spot_machines_stop_more_often_than_others() -> None:
+    assert _choose_saves(is_spot=True)[0] < _choose_saves()[0]
+    assert _choose_saves(is_spot=True, interruptions_per_hour=1.0)[0] < _choose_saves(is_spot=True)[0]

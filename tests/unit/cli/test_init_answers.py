@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from prime_train.choose.wishes import ChosenData, GpuPlace, Task
 from prime_train.choose.workload import find_workload
-from prime_train.cli.init.answers import Flags, choose_trainers, parse_place, read_environment, read_flags
+from prime_train.cli.init.answers import read_environment, read_flags
+from prime_train.cli.init.flags import Flags
+from prime_train.cli.init.place import parse_place
+from prime_train.cli.init.trainers import choose_trainers, refuse_data
+from prime_train.config.prime_rl.schema import newest
 from prime_train.core.errors import UserError
 
 _FLAGS = Flags(task="pretrain", model="Qwen/Qwen3-0.6B", gpus="1xrtx4090", data="python-stdlib", offline=True)
@@ -50,19 +55,54 @@ def test_an_environment_that_is_not_known_needs_its_turns() -> None:
     assert (described.kind, described.id, described.prompt_tokens) == ("verifiers", "owner/quite-unheard-of", None)
 
 
+def _place(gpus: str) -> GpuPlace:
+    return GpuPlace(*parse_place(gpus))
+
+
 def test_the_bundled_trainer_comes_first() -> None:
-    assert choose_trainers(Flags(), "sft", "1xh100")[0] == ("bundled",)
-    assert choose_trainers(Flags(), "rl", "1xh100")[0] == ("bundled", "2026-01")
-    assert choose_trainers(Flags(trainer="2026-05"), "rl", "8xh100")[0] == ("2026-05",)
+    assert choose_trainers(Flags(), "sft", _place("1xh100"))[0] == ("bundled",)
+    assert choose_trainers(Flags(), "rl", _place("1xh100"))[0] == ("bundled", "2026-01")
+    assert choose_trainers(Flags(), "rl", _place("8xh100"))[0] == ("bundled", newest())
+    assert choose_trainers(Flags(trainer="2026-05"), "rl", _place("8xh100"))[0] == ("2026-05",)
+    assert choose_trainers(Flags(trainer="prime-rl"), "sft", _place("8xh100"))[0] == (newest(),)
     with pytest.raises(UserError, match="prime-rl"):
-        choose_trainers(Flags(trainer="prime-rl"), "sft", "8xh100")
+        choose_trainers(Flags(trainer="prime-rl"), "pretrain", _place("8xh100"))
 
 
-def test_two_machines_share_a_pretraining_and_no_rollouts() -> None:
+@pytest.mark.parametrize(
+    ("trainer", "task", "gpus", "fix"),
+    [
+        ("bundled", "rl", "2x8xh100", "or --gpus 8xh100-80gb"),
+        ("2026-01", "rl", "2x8xh100", "--trainer 2026-08"),
+        ("2026-01", "sft", "8xh100", "or --gpus 1xh100-80gb"),
+    ],
+)
+def test_what_a_trainer_cannot_use_is_refused(trainer: str, task: Task, gpus: str, fix: str) -> None:
+    with pytest.raises(UserError) as refused:
+        choose_trainers(Flags(trainer=trainer), task, _place(gpus))
+    assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("data", "fix"),
+    [
+        (ChosenData("demonstrations"), "--data with a folder"),
+        (ChosenData("files", "data/chats.jsonl"), "--data data/"),
+        (ChosenData("hf-dataset", "x/y", field="talk"), "rename that column"),
+    ],
+)
+def test_data_that_prime_rl_cannot_read_is_refused(data: ChosenData, fix: str) -> None:
+    with pytest.raises(UserError) as refused:
+        refuse_data(data, "2026-08")
+    assert fix in refused.value.fix
+    refuse_data(ChosenData("hf-dataset", "x/y"), "2026-08")
+
+
+def test_two_machines_share_a_pretraining_and_rollouts_with_prime_rl_alone() -> None:
     wishes = read_flags(_FLAGS._replace(gpus="2x8xh100")).wishes
     assert (wishes.place.hardware.gpus, wishes.place.machines) == (16, 2)
-    with pytest.raises(UserError, match="2 machines"):
-        read_flags(_FLAGS._replace(task="rl", env="reverse-text", trainer="bundled", gpus="2x8xh100"))
+    wishes = read_flags(_FLAGS._replace(task="rl", env="reverse-text", gpus="2x8xh100")).wishes
+    assert wishes.trainers == (newest(),)
 
 
 def test_the_cheapest_gpus_are_those_of_an_offer() -> None:

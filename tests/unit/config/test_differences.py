@@ -1,4 +1,4 @@
-"""`list_differences`, `diff` and `apply`: values that differ, by their keys."""
+"""`list_differences` and `diff`: values that differ, by their keys."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.config.differences import Difference, apply, diff, flatten, is_same, list_differences, plain, values_of
+from prime_train.config.differences import Difference, diff, flatten, is_same, list_differences, plain, values_of
 from prime_train.spec import Run, RunSpec
 from prime_train.spec.data import Data, Source
 from prime_train.spec.rl import TaskSource
+from tests.unit.config.applied import apply
 
 _RUN = RunSpec(run=Run(name="a", max_steps=10), data=Data(sources=(Source(kind="files", path="a.txt"),)))
 

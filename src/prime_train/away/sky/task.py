@@ -5,7 +5,6 @@ Every value from outside is quoted for the shell.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,8 +13,8 @@ from prime_train import __version__
 from prime_train.away.sky.candidates import Candidate, CandidateChoice
 from prime_train.away.sky.job_end import ELSEWHERE, RECOVERED
 from prime_train.away.sky.refusals import list_downloads
-from prime_train.config.prime_rl.schema import load
 from prime_train.core.errors import ExitCode
+from prime_train.programs.prime_rl.install import list_install_lines
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import launched_server, prime_rl_of, program_name
 from prime_train.spec.decoder_size import Architecture
@@ -29,8 +28,6 @@ _BIN = "$HOME/prime-train-env/bin"
 _UV = "0.9.30"  # PyPI, 2026-11: its installer is kept for each version
 _PYTHON = "3.12"
 _VLLM = "0.32.0"  # the version whose arguments are in registry/vllm_arguments.json
-_PRIME_RL = "https://github.com/PrimeIntellect-ai/prime-rl"
-_COMMIT = re.compile(r"\bprime-rl ([0-9a-f]{7,40})\b")
 _DELIMITER = "PRIME_TRAIN_CONFIG"
 _SYSTEM_GB = 60  # the image, CUDA, torch and prime-rl's packages: 25 GB measured in an environment with vLLM, doubled
 _SMALLEST_DISK_GB = 100
@@ -104,14 +101,9 @@ def _install_bundled(run: RunSpec, package: InstalledPackage) -> list[str]:
 
 
 def _install_prime_rl(run: RunSpec, package: InstalledPackage) -> list[str]:
-    """prime-rl at the commit from which the table of the config's generation was read, with its own lock file."""
-    generation = prime_rl_of(run).launch.generation
-    commit = _COMMIT.search(load(generation).source) if generation is not None else None
-    revision = commit[1] if commit is not None else "main"
+    """prime-rl with its own lock file, and prime-train beside it."""
     return [
-        f'[ -d "$HOME/prime-rl/.git" ] || git clone --filter=blob:none {_PRIME_RL} "$HOME/prime-rl"',
-        f'git -C "$HOME/prime-rl" checkout --quiet {revision}',
-        '(cd "$HOME/prime-rl" && uv sync --locked --all-extras)',
+        *list_install_lines(prime_rl_of(run).launch.generation, '"$HOME/prime-rl"'),
         f'uv pip install --python "$HOME/prime-rl/.venv/bin/python" {_require(run, package)}',
         'ln -sfn "$HOME/prime-rl/.venv" "$HOME/prime-train-env"',
     ]

@@ -8,7 +8,10 @@ from typing import NamedTuple
 from prime_train.cli.estimate import inputs
 from prime_train.cli.estimate.inputs import EstimateOptions
 from prime_train.config import recipe, run_toml
+from prime_train.config.compare import split_key
 from prime_train.config.differences import Difference
+from prime_train.config.foreign.recipe.draft import read_run
+from prime_train.config.foreign.values import ForeignPart, PartialValues
 from prime_train.config.parsed_config import Reading
 from prime_train.config.prime_rl import read as prime_rl_files
 from prime_train.config.prime_rl.schema import load
@@ -45,16 +48,16 @@ def compute_impacts(
     own = _estimate(base, hardware, options)
     for one in found[:MOST]:
         try:
-            changed = _read_again(base, patched(base.document.values, {one.key: one.after}))
+            changed = _change(base, one)
             if changed.run is not None and changed.run != base.run and len(changed.faults) <= len(base.faults):
                 yield one.key, _compare(own, _estimate(changed, hardware, options))
-        except (UserError, KeyError, IndexError, TypeError, ValueError):
+        except (UserError, AttributeError, KeyError, IndexError, TypeError, ValueError):
             continue  # it is no config without the other changes, or the key names an entry of a list
 
 
 def _in_newer_generation(before: Reading, after: Reading) -> Reading | None:
-    """The first config under the keys of the differences; None for a format whose values cannot be read again."""
-    if before.dialect != after.dialect or before.foreign is not None:
+    """The first config under the keys of the differences; None for two formats."""
+    if before.dialect != after.dialect:
         return None
     if before.dialect != prime_rl_files.DIALECT or before.generation >= after.generation:
         return before
@@ -66,12 +69,23 @@ def _in_newer_generation(before: Reading, after: Reading) -> Reading | None:
     return prime_rl_files.read((before.document._replace(values=values),), after.generation)
 
 
-def _read_again(reading: Reading, values: dict[str, object]) -> Reading:
-    """The reading of other values of the same format."""
-    document = reading.document._replace(values=values)
+def _change(reading: Reading, change: Difference) -> Reading:
+    """The reading with one other value."""
+    if reading.foreign is not None:
+        return _change_part(reading, reading.foreign, change)
+    document = reading.document._replace(values=patched(reading.document.values, {change.key: change.after}))
     if reading.dialect == prime_rl_files.DIALECT:
         return prime_rl_files.read((document,), reading.generation)
     return recipe.read_document(document) if reading.dialect == recipe.DIALECT else run_toml.read_document(document)
+
+
+def _change_part(reading: Reading, parts: Sequence[ForeignPart], change: Difference) -> Reading:
+    """The reading of another program's file with one other value, in the part that the key names."""
+    named, key = split_key(parts, change.key)
+    values = PartialValues(patched(parts[named].values, {key: change.after}))
+    values.is_partial = getattr(parts[named].values, "is_partial", False)
+    changed = (*parts[:named], parts[named]._replace(values=values), *parts[named + 1 :])
+    return read_run(reading._replace(foreign=changed, run=None))
 
 
 def _estimate(reading: Reading, hardware: Hardware, options: EstimateOptions) -> _Figures:

@@ -13,13 +13,12 @@ import typer
 from prime_train.cli.config import saved
 from prime_train.cli.config.source import ambiguous, find_source, list_meanings, split_number
 from prime_train.cli.terminal.options import AsJson, NoColor, RunName
-from prime_train.cli.terminal.output import print_json, print_table
+from prime_train.cli.terminal.output import print_json, print_table, write_file
 from prime_train.config import detect
 from prime_train.config.compare import compare
 from prime_train.config.differences import Difference
 from prime_train.core.errors import ExitCode, UserError, explain_disk_error
 from prime_train.core.redaction import own_secrets, redact
-from prime_train.core.rundir import write_atomic
 from prime_train.rules.config.sec_secrets import secret_in_file
 from prime_train.toml.document import dotted
 from prime_train.views.config.differences import show
@@ -225,11 +224,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     if os.path.lexists(path) and (not force or path.is_dir()):
         what = "it is a folder" if path.is_dir() else "the file exists"
         raise UserError(what, str(path), "a config is put back into a file of its own", "name another FILE, or --force")
-    try:
-        write_atomic(path, text, is_private=False)
-    except OSError as error:
-        problem = explain_disk_error(error.errno or 0, str(path.parent))
-        raise UserError(problem.what, str(path), problem.why, problem.fix, ExitCode.OUT_OF_REACH) from None
+    write_file(path, text)
 
 
 def _clock(time_s: float) -> str:

@@ -161,11 +161,7 @@ def find_shape(run: RunSpec, reading: Reading, options: EstimateOptions) -> Mode
     if named is None and not traits_of(run).has_size_fields:
         raise _no_model(reading, field, "" if draft is None else draft.not_known.get("model_name", ""))
     if named is not None:
-        known = None if Path(named).is_dir() else shapes.shape_from_registry(named)
-        if known is not None:  # saves a request to the hub, which may take ten seconds
-            return known
-        where = f"{reading.key(field)} in {reading.document.path}"
-        return _read_shape(model_config.find_config(named, where, shape_rows(), offline=options.offline))
+        return find_named_shape(named, f"{reading.key(field)} in {reading.document.path}", offline=options.offline)
     try:
         return shapes.shape_from_run(run, _vocab_size(run))
     except ShapeError as error:
@@ -176,6 +172,14 @@ def find_shape(run: RunSpec, reading: Reading, options: EstimateOptions) -> Mode
             fix="lower model.layers, model.hidden_size or model.mlp_size",
             exit_code=ExitCode.FINDINGS,
         ) from None
+
+
+def find_named_shape(name: str, where: str, *, offline: bool) -> ModelShape:
+    """The shape of a folder, of a model of the registry, or of one on the hub. Raises UserError."""
+    known = None if Path(name).is_dir() else shapes.shape_from_registry(name)
+    if known is not None:  # saves a request to the hub, which may take ten seconds
+        return known
+    return _read_shape(model_config.find_config(name, where, shape_rows(), offline=offline))
 
 
 def _no_model(reading: Reading, field: str, written: str) -> UserError:

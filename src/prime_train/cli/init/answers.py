@@ -5,73 +5,24 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
-from datetime import date
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from prime_train.choose.choose import choose
-from prime_train.choose.prime_rl import SHARES_A_GPU
-from prime_train.choose.wishes import BUNDLED, NO_LIMIT, TASKS, Budget, ChosenData, GpuPlace, Task, Wishes
+from prime_train.choose.wishes import BUNDLED, TASKS, Budget, ChosenData, GpuPlace, Task, Wishes
 from prime_train.choose.workload import EXECUTORS, TURNS, Workload, environment_names, find_workload
-from prime_train.cli.estimate import inputs
-from prime_train.cli.estimate.inputs import EstimateOptions
+from prime_train.cli.estimate.inputs import find_named_shape
+from prime_train.cli.init.flags import Flags
+from prime_train.cli.init.place import find_cheapest, find_named
 from prime_train.cli.init.records import count_tokens, look_at_data
-from prime_train.config.prime_rl.schema import generations, newest
+from prime_train.cli.init.trainers import choose_trainers, refuse_data
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.estimate.cost.offers import Judgement, OfferLimits, rank
-from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.estimate.hardware import hardware_from_name
-from prime_train.estimate.model import shape as shapes
-from prime_train.estimate.model.shape import ModelShape
-from prime_train.estimate.relayout import Impossible, work_of_run
-from prime_train.estimate.values import Hardware
-from prime_train.facts.installed_prime_rl import table
-from prime_train.models.read.find_config import find_config
-from prime_train.prices import store
-from prime_train.programs.prime_rl.launcher import find_launcher
-from prime_train.registry.gpus import gpu_id
 from prime_train.registry.known import shape_rows
 from prime_train.registry.models import tested_model
 from prime_train.spec.hf_config import MODEL_TYPES
 from prime_train.toml.did_you_mean import nearest
 
 Word = TypeVar("Word", bound=str)
-CHEAPEST = "cheapest"
-_GPUS = re.compile(r"(?:(\d{1,4})x)?(?:(\d{1,4})x)?([A-Za-z].*)")
-_MOST_CHEAP_GPUS = 8  # of an offer that is tried for --gpus cheapest
-
-
-class Flags(NamedTuple):
-    """The options of the command line; None or "" for one that is not given."""
-
-    task: str | None = None
-    model: str | None = None
-    gpus: str | None = None
-    env: str | None = None
-    turns: str | None = None
-    tools: str | None = None
-    data: str | None = None
-    subset: str = ""
-    trainer: str = "auto"
-    lora: bool | None = None
-    ctx_tokens: int | None = None
-    steps: int | None = None
-    budget_usd: float | None = None
-    budget_hours: float | None = None
-    interruptions_per_day: float | None = None
-    name: str | None = None
-    offline: bool = False
-
-    def missing(self) -> list[str]:
-        """The flags without which nothing can be chosen."""
-        lacking = [f"--{name}" for name in ("task", "model", "gpus") if getattr(self, name) is None]
-        if self.task == "rl" and self.env is None:
-            lacking.append("--env")
-        if self.task in ("pretrain", "sft") and self.data is None and not (self.task == "sft" and self.env):
-            lacking.append("--data")
-        return lacking
 
 
 class ReadAnswers(NamedTuple):
@@ -85,17 +36,20 @@ def read_flags(flags: Flags) -> ReadAnswers:
     """The wishes that the flags stand for. Raises UserError for what does not exist, or cannot be trained."""
     task = check_task(flags.task or "")
     assert flags.model is not None
-    shape = find_shape(flags.model, offline=flags.offline)
+    shape = find_named_shape(flags.model, f"--model {flags.model}", offline=flags.offline)
     workload = read_environment(flags) if flags.env is not None else None
-    trainers, notes = choose_trainers(flags, task, flags.gpus or "")
+    place = find_named(flags)
+    trainers, notes = choose_trainers(flags, task, place)
     refuse_model(flags.model, trainers)
     data, seen = _read_data(flags, task)
+    if data is not None and trainers != (BUNDLED,):
+        refuse_data(data, trainers[0])
     wishes = Wishes(
         task=task,
         name=flags.name or _name(flags.model, task),
         model=flags.model,
         shape=shape,
-        place=GpuPlace(hardware_from_name("h100-80gb")),
+        place=place or GpuPlace(hardware_from_name("h100-80gb")),
         trainers=trainers,
         data=data,
         workload=workload,
@@ -105,8 +59,10 @@ def read_flags(flags: Flags) -> ReadAnswers:
         budget=Budget(flags.budget_usd, flags.budget_hours),
     )
     wishes = count_tokens(wishes)
-    place, found = find_place(flags, wishes)
-    return ReadAnswers(dataclasses.replace(wishes, place=place), (*notes, *seen, *found))
+    if place is not None:
+        return ReadAnswers(wishes, (*notes, *seen))
+    place, found = find_cheapest(wishes, flags)
+    return ReadAnswers(dataclasses.replace(wishes, place=place), (*notes, *seen, found))
 
 
 def check_task(task: str) -> Task:
@@ -121,26 +77,8 @@ def check_task(task: str) -> Task:
         what="audio is not trained yet" if task == "audio" else f"{task!r} is no task",
         where=f"--task {task}",
         why=why,
-        fix=f"did you mean {meant}?" if meant else f"one of {', '.join(TASKS)}; or --command 'python train.py'",
+        fix=f"did you mean {meant}?" if meant else f"one of {', '.join(TASKS)}; or --trainer command",
     )
-
-
-def find_shape(model: str, *, offline: bool) -> ModelShape:
-    """The shape of a folder, of a model of the registry, or of one on the hub. Raises UserError."""
-    known = None if Path(model).is_dir() else shapes.shape_from_registry(model)
-    if known is not None:
-        return known
-    found = find_config(model, f"--model {model}", shape_rows(), offline=offline)
-    try:
-        return shapes.shape_from_config(found.config, found.name, loaded=found.loaded)
-    except shapes.ShapeError as error:
-        raise UserError(
-            what=error.what,
-            where=f"--model {model}",
-            why="sizes are chosen by the memory and the speed of the model",
-            fix="prime-train models list names models that are known",
-            exit_code=ExitCode.FINDINGS,
-        ) from None
 
 
 def refuse_model(model: str, trainers: tuple[str, ...]) -> None:
@@ -204,45 +142,6 @@ def list_models() -> list[str]:
     return list(dict.fromkeys((*cached, *shape_rows())))
 
 
-def choose_trainers(flags: Flags, task: Task, gpus: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The trainers to try, in their order, and notes. Raises UserError for a word that names none."""
-    known = ("auto", BUNDLED, "prime-rl", *generations())
-    if flags.trainer not in known:
-        raise UserError(
-            what=f"{flags.trainer!r} names no trainer",
-            where=f"--trainer {flags.trainer}",
-            why=f"the trainers are {', '.join(known)}",
-            fix="--trainer bundled; a trainer of yours: --command 'torchrun train.py'",
-        )
-    if task != "rl":
-        if flags.trainer not in ("auto", BUNDLED):
-            raise UserError(
-                what=f"no file of prime-rl is drafted for {task}",
-                where=f"--trainer {flags.trainer}",
-                why="init writes files for its `rl` alone",
-                fix="--trainer bundled, or prime-train presets list",
-            )
-        return (BUNDLED,), ()
-    if flags.trainer == BUNDLED:
-        return (BUNDLED,), ()
-    if flags.trainer in generations():
-        return (flags.trainer,), ()
-    found, note = find_prime_rl()
-    is_single = gpus.partition("x")[0] == "1" or not gpus[:1].isdigit()
-    theirs = SHARES_A_GPU if is_single else found or newest()
-    return ((theirs,) if flags.trainer == "prime-rl" else (BUNDLED, theirs)), (note,)
-
-
-def find_prime_rl() -> tuple[str, str]:
-    """The generation of the prime-rl of this environment, "" for none, and a line about it."""
-    try:
-        python = find_launcher("rl", None, os.environ, Path.cwd(), "init").with_name("python")
-        found = str(table(str(python), "installed", date.today())["inherits"])
-    except UserError:
-        return "", "prime-rl: not found in this environment"
-    return found, f"prime-rl: {python} has one of generation {found}"
-
-
 def _read_data(flags: Flags, task: Task) -> tuple[ChosenData | None, tuple[str, ...]]:
     if task == "rl":
         return None, ()
@@ -254,71 +153,3 @@ def _read_data(flags: Flags, task: Task) -> tuple[ChosenData | None, tuple[str, 
 def _name(model: str, task: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip("-.").lower()
     return f"{plain or 'model'}-{task}"
-
-
-def find_place(flags: Flags, wishes: Wishes) -> tuple[GpuPlace, tuple[str, ...]]:
-    """The machines of --gpus: named, found here, or the cheapest that fit. Raises UserError for no GPU."""
-    per_hour = None if flags.interruptions_per_day is None else flags.interruptions_per_day / 24
-    if flags.gpus == CHEAPEST:
-        hardware, note = _find_cheapest(wishes)
-        return GpuPlace(hardware, interruptions_per_hour=per_hour), (note,)
-    if flags.gpus in (None, "here"):
-        free = shutil.disk_usage(Path.cwd()).free
-        return GpuPlace(inputs.find_gpus(EstimateOptions("")), 1, free, per_hour), ()
-    hardware, machines = parse_place(flags.gpus or "")
-    if wishes.task == "rl" and machines > 1:
-        raise UserError(
-            what=f"{machines} machines",
-            where=f"--gpus {flags.gpus}",
-            why="a run of rl has its engine on the machine that trains",
-            fix=f"--gpus {hardware.gpus // machines}x{hardware.id}",
-            exit_code=ExitCode.FINDINGS,
-        )
-    return GpuPlace(hardware, machines, interruptions_per_hour=per_hour), ()
-
-
-def parse_place(text: str) -> tuple[Hardware, int]:
-    """The GPUs of "1xrtx4090", "8xh100-80gb" or "2x8xh100", all of them, and the machines. Raises UserError."""
-    found = _GPUS.fullmatch(text.strip())
-    if found is None:
-        return hardware_from_name(text), 1
-    first, second, name = found.groups()
-    machines, each = (int(first or 1), int(second)) if second else (1, int(first or 1))
-    known = gpu_id(name.replace("-", " ")) or name
-    try:
-        hardware = hardware_from_name(f"{machines * each}x{name}")
-    except UserError:
-        hardware = hardware_from_name(f"{machines * each}x{known}")
-    return hardware._replace(gpus_per_node=each if machines > 1 else hardware.gpus_per_node), machines
-
-
-def _find_cheapest(wishes: Wishes) -> tuple[Hardware, str]:
-    """The GPUs of the offer on which the whole run costs least, sized for each offer as for any other machine."""
-    prices = store.load(store.today())
-
-    def judge(gpu: str, count: int) -> Judgement | Impossible:
-        hardware = hardware_from_name(f"{count}x{gpu}")
-        try:
-            chosen = choose(dataclasses.replace(wishes, place=GpuPlace(hardware), budget=NO_LIMIT))
-        except UserError as error:
-            return Impossible(error.what)
-        time, run = chosen.estimate.time, chosen.reading.run
-        assert time is not None
-        assert run is not None
-        need = max(role.memory.need.high for role in chosen.estimate.memory.roles) / 2**30
-        work = work_of_run(run)
-        return Judgement(chosen.estimate.chance, need, hardware.usable_bytes / 2**30, work, time.step_s)
-
-    ranking = rank(prices, cache(judge), OfferLimits(None, gpus_max=_MOST_CHEAP_GPUS), shipped_rates())
-    if not ranking.offers:
-        raise UserError(
-            what="no offer has GPUs on which it fits" if prices else "the price table is empty",
-            where="--gpus cheapest",
-            why="; ".join(f"{why} ({count})" for why, count in ranking.left_out[:2]) or "there is nothing to rank",
-            fix="a smaller model, --lora, or --gpus with GPUs of yours",
-            exit_code=ExitCode.FINDINGS,
-        )
-    best = ranking.offers[0]
-    gpus = f"{best.gpus}x{best.price.gpu}"
-    cost = f"{best.cost.usd.typical:.3g} USD ({best.cost.usd.low:.3g} to {best.cost.usd.high:.3g})"
-    return hardware_from_name(gpus), f"cheapest: {gpus} at {best.price.cloud}, {cost} for the whole run"

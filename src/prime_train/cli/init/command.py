@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from prime_train.choose.choose import choose
 from prime_train.cli.init import github_actions as workflow
-from prime_train.cli.init.answers import Flags, ReadAnswers, list_models, read_flags
-from prime_train.cli.init.preview import JudgedConfig, judge_chosen, list_next_steps, show, to_document
+from prime_train.cli.init.answers import list_models
+from prime_train.cli.init.flags import Flags
+from prime_train.cli.init.preview import propose
 from prime_train.cli.init.verdict import describe_model
 from prime_train.cli.terminal.options import AsJson, NoColor, Offline
-from prime_train.cli.terminal.render import json_text
+from prime_train.cli.terminal.output import print_json, write_file
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES
-from prime_train.core.rundir import write_atomic
-from prime_train.prices import store
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -54,9 +51,11 @@ def init(
     data: Annotated[str | None, _option("--data", "A file, a folder, a glob, or a dataset on the hub.", "PATH")] = None,
     subset: Annotated[str, _option("--subset", "The configuration of a dataset on the hub.")] = "",
     trainer: Annotated[
-        str, typer.Option("--trainer", help="auto, bundled, prime-rl, or a generation of it such as 2026-08.")
+        str, typer.Option("--trainer", help="auto, bundled, prime-rl, a generation of it such as 2026-08, or command.")
     ] = "auto",
-    command: Annotated[str | None, _option("--command", "A trainer of yours, in place of a model.", "COMMAND")] = None,
+    command: Annotated[
+        str | None, _option("--command", "--trainer command: what starts a trainer of yours.", "COMMAND")
+    ] = None,
     lora: Annotated[
         bool | None, typer.Option("--lora/--full", help="An adapter or all weights. Default: what fits.")
     ] = None,
@@ -66,8 +65,11 @@ def init(
     budget_hours: Annotated[float | None, typer.Option("--budget-hours", min=0, help="The longest time.")] = None,
     interruptions_per_day: Annotated[
         float | None,
-        typer.Option("--interruptions-per-day", min=0, help="How often machines stop. Default: on demand."),
+        typer.Option("--interruptions-per-day", min=0, help="How often machines stop. Default: a usual rate."),
     ] = None,
+    spot: Annotated[
+        bool, typer.Option("--spot", help="On spot machines: their prices, and how often they stop.")
+    ] = False,
     name: Annotated[str | None, _option("--name", "The name of the run.")] = None,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path("run.toml"),
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
@@ -102,38 +104,26 @@ def init(
     if github_actions:
         workflow.write_workflow(directory, force=force, dry_run=dry_run)
         return
-    _check_budget(budget_usd, budget_hours, interruptions_per_day)
-    flags = Flags(task, model, gpus, env, turns, tools, data, subset, trainer, lora, ctx_tokens, steps, budget_usd,
-                  budget_hours, interruptions_per_day, name, offline)  # fmt: skip
-    if command is not None:
-        _write(output, _derive(command), force=force, dry_run=dry_run)
-        return
-    can_ask = not yes and not as_json and sys.stdin.isatty() and sys.stderr.isatty()
+    flags = Flags(task, trainer, command, model, gpus, env, turns, tools, data, subset, lora, ctx_tokens, steps,
+                  budget_usd, budget_hours, interruptions_per_day, spot, name, offline)  # fmt: skip
+    flags.refuse()
+    path = str(output)
+    can_ask = not (yes or as_json or command is not None) and sys.stdin.isatty() and sys.stderr.isatty()
     if can_ask:
         from prime_train.cli.init.conversation import converse  # here, because questionary is slow to import
 
-        answered, judged = converse(flags, lambda flags: _choose(flags, str(output)))
+        proposal = converse(flags, lambda flags: propose(flags, path))
     else:
-        _refuse_missing(flags, yes=yes or as_json)
-        typer.echo(describe_model(flags.model or "", offline=offline), err=True)
-        answered, judged = _choose(flags, str(output))
-        typer.echo("\n".join((*answered.notes, "", show(judged), "")), err=True)
+        _refuse_missing(flags, yes=yes or as_json or command is not None)
+        if flags.model is not None:
+            typer.echo(describe_model(flags.model, offline=offline), err=True)
+        proposal = propose(flags, path)
+        typer.echo(f"{proposal.shown}\n", err=True)
     if as_json:
-        typer.echo(json_text(to_document(judged, str(output), answered.notes)))
-    _write(output, judged.chosen.text, force=force, dry_run=dry_run, shows=not (as_json or can_ask))
+        print_json(proposal.document)
+    _write(output, proposal.text, force=force, dry_run=dry_run, shows=not (as_json or can_ask))
     if not dry_run:
-        typer.echo(list_next_steps(judged, answered.wishes, str(output)), err=True)
-
-
-def _check_budget(*amounts: float | None) -> None:
-    for amount in amounts:
-        if amount is not None and not 0 < amount < 1e12:
-            raise UserError(
-                what=f"{amount:g} is no amount",
-                where="--budget-usd, --budget-hours and --interruptions-per-day",
-                why="each is a number above zero",
-                fix="--budget-usd 50",
-            )
+        typer.echo(proposal.next_steps, err=True)
 
 
 def _refuse_missing(flags: Flags, *, yes: bool) -> None:
@@ -150,30 +140,6 @@ def _refuse_missing(flags: Flags, *, yes: bool) -> None:
     )
 
 
-def _choose(flags: Flags, path: str) -> tuple[ReadAnswers, JudgedConfig]:
-    """The wishes of the flags, and the config that is chosen for them, with its verdict."""
-    answered = read_flags(flags)
-    chosen = choose(answered.wishes, store.load(store.today()), path)
-    is_here = flags.gpus in (None, "here")
-    return answered, judge_chosen(chosen, answered.wishes, is_here=is_here, offline=flags.offline)
-
-
-def _derive(command: str) -> str:
-    """The config of a trainer that is not ours. Raises UserError for a text that a shell would not split."""
-    from prime_train.programs.command.derive import derive  # here, because most configs are of a model
-
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise UserError(str(error), "--command", "it is split into words as a shell does", "close the quote") from None
-    if not words:
-        raise UserError("no word", "--command", "it is what starts the trainer", "--command 'torchrun train.py'")
-    derived = derive(words, Path.cwd())
-    for note in (*derived.notes, "sizes are those of the command: they are not known, so none is chosen"):
-        typer.echo(note, err=True)
-    return derived.text
-
-
 def _write(output: Path, text: str, *, force: bool, dry_run: bool, shows: bool = True) -> None:
     """Print the config, and write it unless it is a dry run. Raises UserError for another file, without `force`."""
     if shows:
@@ -181,12 +147,7 @@ def _write(output: Path, text: str, *, force: bool, dry_run: bool, shows: bool =
     if dry_run:
         return
     refuse_existing(output, text, force=force)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(output, text, is_private=False)
-    except OSError as error:
-        what = f"it cannot be written: {error.strerror or error}"
-        raise UserError(what, str(output), "the config is a file there", "--output with another path") from None
+    write_file(output, text, makes_folders=True)
     typer.echo(f"written: {output}", err=True)
 
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import questionary
 import typer
 from prompt_toolkit.key_binding import KeyBindings, merge_key_bindings
 
-from prime_train.choose.wishes import TASKS
-from prime_train.choose.workload import environment_names, find_workload
-from prime_train.cli.estimate.inputs import EstimateOptions, find_gpus
-from prime_train.cli.init.answers import (
-    CHEAPEST,
-    Flags,
-    ReadAnswers,
-    check_task,
-    find_shape,
-    list_models,
-    parse_place,
-    read_environment,
-)
-from prime_train.cli.init.preview import JudgedConfig, show
+from prime_train.choose.wishes import BUNDLED, TASKS
+from prime_train.choose.workload import EXECUTORS, TURNS, environment_names, find_workload
+from prime_train.cli.estimate.inputs import EstimateOptions, find_gpus, find_named_shape
+from prime_train.cli.init.answers import check_task, list_models, read_environment
+from prime_train.cli.init.flags import CHEAPEST, COMMAND, HERE, Flags
+from prime_train.cli.init.place import parse_place
+from prime_train.cli.init.preview import Proposal
 from prime_train.cli.init.records import look_at_data
+from prime_train.cli.init.trainers import find_prime_rl
 from prime_train.cli.init.verdict import describe_model
 from prime_train.cli.terminal.render import message
 from prime_train.core.errors import UserError
@@ -33,11 +27,11 @@ from prime_train.core.units import GIB
 _BACK = object()
 _KEYS = "(Esc: back, Ctrl-C: stop)"
 _TASKS = {"pretrain": "pretraining on text", "sft": "fine-tuning on chats (SFT)", "rl": "learning from rewards (RL)"}
-_AUDIO = "audio (not trained yet: a trainer of yours can be supervised with --command)"
+_AUDIO_TASK, _AUDIO = "audio", "audio, by a trainer of yours"
 _WRITE, _AGAIN = "write it", "change an answer"
+_MACHINES = ("on demand", "spot: cheaper, and taken away at any time")
 
-Converse = tuple[ReadAnswers, JudgedConfig]
-Choose = Callable[[Flags], Converse]
+Propose = Callable[[Flags], Proposal]
 
 
 class Asked(NamedTuple):
@@ -47,34 +41,32 @@ class Asked(NamedTuple):
     """
 
     flag: str
-    ask: Callable[[], Any]
+    ask: Callable[[Flags], Any]
     is_open: Callable[[Flags], bool]
     look: Callable[[Flags], str]
     read: Callable[[str], Any] = str.strip
 
 
-def converse(given: Flags, choose: Choose) -> Converse:
-    """The answers, and the config that the user agreed to write. Raises KeyboardInterrupt for Ctrl-C.
+def converse(given: Flags, propose: Propose) -> Proposal:
+    """The config that the user agreed to write. Raises KeyboardInterrupt for Ctrl-C.
 
     Flags of the command line are not asked for; their questions are skipped on the way back, too.
     """
     flags, at = given, 0
-    questions = [one for one in _questions() if not _is_given(given, one.flag)]
+    questions = [one for one in _questions() if one.flag not in given.list_given()]
     while True:
         flags = _ask_all(questions, flags, at)
         try:
-            answered, judged = choose(flags)
+            proposal = propose(flags)
         except UserError as error:
+            if not any(one.is_open(flags) for one in questions):
+                raise  # every answer was given, so none can be changed
             typer.echo(message(error, sys.stderr), err=True)
         else:
-            typer.echo(f"{judged.chosen.text}\n{show(judged)}\n", err=True)
+            typer.echo(f"{proposal.text}\n{proposal.shown}\n", err=True)
             if _ask(questionary.select(f"Write it? {_KEYS}", [_WRITE, _AGAIN])) == _WRITE:
-                return answered, judged
-        at = len(questions) - 1
-
-
-def _is_given(flags: Flags, flag: str) -> bool:
-    return bool(getattr(flags, flag) != Flags._field_defaults[flag])
+                return proposal
+        at = max((at for at, one in enumerate(questions) if one.is_open(flags)), default=0)
 
 
 def _ask_all(questions: list[Asked], flags: Flags, at: int) -> Flags:
@@ -83,18 +75,14 @@ def _ask_all(questions: list[Asked], flags: Flags, at: int) -> Flags:
     while at < len(questions):
         question = questions[at]
         if question.is_open(flags):
-            answer = _ask(question.ask())
+            answer = _ask(question.ask(flags))
             step = -1 if answer is _BACK else 1
             if step > 0:
-                step, flags = _take(question, _set(flags, question.flag, question.read(answer)), flags)
+                step, flags = _take(question, flags._replace(**{question.flag: question.read(answer)}), flags)
         at = max(0, at + step)
         if at == 0 and not questions[0].is_open(flags):
             step = 1
     return flags
-
-
-def _set(flags: Flags, name: str, value: Any) -> Flags:
-    return Flags(**{**flags._asdict(), name: value})
 
 
 def _take(question: Asked, wanted: Flags, before: Flags) -> tuple[int, Flags]:
@@ -125,45 +113,57 @@ def _ask(question: Any) -> Any:
 def _questions() -> Iterator[Asked]:
     """The questions in their order."""
 
-    def always(_: Flags) -> bool:
-        return True
+    def is_ours(flags: Flags) -> bool:
+        return not flags.is_command
 
     def is_rl(flags: Flags) -> bool:
-        return flags.task == "rl"
+        return is_ours(flags) and flags.task == "rl"
 
     def is_unknown(flags: Flags) -> bool:
         return is_rl(flags) and flags.env is not None and find_workload(flags.env) is None
 
-    yield Asked("task", _ask_task, always, lambda flags: check_task(flags.task or "") and "")
+    yield Asked("task", _ask_task, lambda _: True, _look_at_task)
+    yield Asked("trainer", _ask_trainer, lambda flags: flags.command is None, _nothing)
+    command = "Which command starts it?"
+    yield Asked("command", lambda _: _text(command, []), lambda flags: flags.trainer == COMMAND, _nothing)
     names = list_models()
-    yield Asked("model", lambda: _text("Which model: a folder, or a name on the hub?", names), always, _look_at_model)
+    yield Asked(
+        "model", lambda _: _text("Which model: a folder, or a name on the hub?", names), is_ours, _look_at_model
+    )
     gpus = "Which GPUs: here, 1xrtx4090, 8xh100-80gb, 2x8xh100, or cheapest?"
-    yield Asked("gpus", lambda: _text(gpus, ["here", CHEAPEST], "here"), always, _look_at_gpus)
-    yield Asked("env", lambda: _text("Which environment?", environment_names(), "reverse-text"), is_rl, _look_at_env)
-    yield Asked("turns", lambda: _select("How many answers has a rollout?", ["single", "multi"]), is_unknown, _nothing)
-    tools = ["none", "local", "sandbox", "service"]
-    yield Asked("tools", lambda: _select("Where do its tools run?", tools), is_unknown, _look_at_env)
+    yield Asked("gpus", lambda _: _text(gpus, [HERE, CHEAPEST], HERE), is_ours, _look_at_gpus)
+    yield Asked("env", lambda _: _text("Which environment?", environment_names(), "reverse-text"), is_rl, _look_at_env)
+    yield Asked("turns", lambda _: _select("How many answers has a rollout?", TURNS), is_unknown, _nothing)
+    yield Asked("tools", lambda _: _select("Where do its tools run?", EXECUTORS), is_unknown, _look_at_env)
     data = "Which data: a file, a folder, a glob, or a dataset on the hub?"
-    yield Asked("data", lambda: _text(data, []), lambda flags: not is_rl(flags), _look_at_records)
-    trainers = ["auto", "bundled", "prime-rl"]
-    yield Asked("trainer", lambda: _select("Which trainer?", trainers), is_rl, _nothing)
+    yield Asked("data", lambda _: _text(data, []), lambda flags: is_ours(flags) and not is_rl(flags), _look_at_records)
+    yield Asked(
+        "spot",
+        lambda _: _select("Which machines?", _MACHINES),
+        lambda flags: is_ours(flags) and flags.gpus != HERE,
+        _nothing,
+        lambda answer: answer == _MACHINES[1],
+    )
     usd, hours = "The most that it may cost, in USD", "The longest that it may take, in hours"
-    yield Asked("budget_usd", lambda: _amount(f"{usd} (empty: no limit)?"), always, _nothing, _read_amount)
-    yield Asked("budget_hours", lambda: _amount(f"{hours} (empty: no limit)?"), always, _nothing, _read_amount)
+    yield Asked("budget_usd", lambda _: _amount(f"{usd} (empty: no limit)?"), is_ours, _nothing, _read_amount)
+    yield Asked("budget_hours", lambda _: _amount(f"{hours} (empty: no limit)?"), is_ours, _nothing, _read_amount)
 
 
 def _nothing(_: Flags) -> str:
     return ""
 
 
-def _select(text: str, choices: list[str]) -> Any:
-    return questionary.select(f"{text} {_KEYS}", choices)
+def _select(text: str, choices: Sequence[Any]) -> Any:
+    return questionary.select(f"{text} {_KEYS}", list(choices))
 
 
 def _text(text: str, names: list[str], default: str = "") -> Any:
-    return questionary.autocomplete(
-        f"{text} {_KEYS}", names, default=default, match_middle=True, validate=lambda answer: bool(answer.strip())
-    )
+    def check(answer: str) -> bool:
+        return bool(answer.strip())
+
+    if not names:  # nothing to complete, which `autocomplete` refuses
+        return questionary.text(f"{text} {_KEYS}", validate=check)
+    return questionary.autocomplete(f"{text} {_KEYS}", names, default=default, match_middle=True, validate=check)
 
 
 def _amount(text: str) -> Any:
@@ -180,21 +180,40 @@ def _read_amount(answer: str) -> float | None:
     return float(answer) if answer else None
 
 
-def _ask_task() -> Any:
+def _ask_task(_: Flags) -> Any:
     choices = [questionary.Choice(_TASKS[task], task) for task in TASKS]
-    return questionary.select(f"What is trained? {_KEYS}", [*choices, questionary.Choice(_AUDIO, "audio")])
+    return _select("What is trained?", [*choices, questionary.Choice(_AUDIO, _AUDIO_TASK)])
+
+
+def _look_at_task(flags: Flags) -> str:
+    if flags.task == _AUDIO_TASK:
+        return "the bundled trainer trains on text alone; a trainer of yours is supervised as a command"
+    return check_task(flags.task or "") and ""
+
+
+def _ask_trainer(flags: Flags) -> Any:
+    """The trainers that can do the task."""
+    found = find_prime_rl().generation if flags.task in ("rl", "sft") else ""
+    words = {
+        "auto": "what fits: the bundled trainer, else prime-rl",
+        BUNDLED: "the bundled trainer",
+        "prime-rl": f"prime-rl {found}, found here" if found else "prime-rl, not found here",
+        COMMAND: "a command: a trainer of yours",
+    }
+    able = {"rl": list(words), "sft": list(words)[1:], _AUDIO_TASK: [COMMAND]}.get(flags.task or "", [BUNDLED, COMMAND])
+    return _select("Which trainer?", [questionary.Choice(words[name], name) for name in able])
 
 
 def _look_at_model(flags: Flags) -> str:
     assert flags.model is not None
-    find_shape(flags.model, offline=flags.offline)
+    find_named_shape(flags.model, f"--model {flags.model}", offline=flags.offline)
     return describe_model(flags.model, offline=flags.offline)
 
 
 def _look_at_gpus(flags: Flags) -> str:
     if flags.gpus == CHEAPEST:
         return "every offer of the price table is tried, which takes a minute"
-    found = find_gpus(EstimateOptions("")) if flags.gpus == "here" else parse_place(flags.gpus or "")[0]
+    found = find_gpus(EstimateOptions("")) if flags.gpus == HERE else parse_place(flags.gpus or "")[0]
     return f"{found.gpus} x {found.id}, {found.usable_bytes / GIB:.1f} GiB each"
 
 

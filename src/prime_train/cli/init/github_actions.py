@@ -8,11 +8,11 @@ from pathlib import Path
 
 import typer
 
+from prime_train.cli.terminal.output import write_file
 from prime_train.core import installation, outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import shipped_workflow
 from prime_train.core.outside import CONFIG_BYTES
-from prime_train.core.rundir import write_atomic
 
 _WORKFLOW = "training-monitor.yml"
 _NEXT = """next
@@ -43,7 +43,7 @@ def write_workflow(directory: Path, *, force: bool, dry_run: bool) -> None:
             fix="compare the lines above, then --force",
             exit_code=ExitCode.FINDINGS,
         )
-    _write(path, wanted)
+    write_file(path, wanted, makes_folders=True)
     typer.echo(f"{'replaced' if found is not None else 'written'}: {path}\n\n{_NEXT}{_name_package()}", err=True)
 
 
@@ -78,14 +78,6 @@ def _read(path: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise _unusable(path, f"it cannot be read: {error}") from None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text, is_private=False)
-    except OSError as error:
-        raise _unusable(path, f"it cannot be written: {error.strerror or error}") from None
 
 
 def _unusable(path: Path, what: str) -> UserError:

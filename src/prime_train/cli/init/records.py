@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import LINE_BYTES
 from prime_train.core.units import counted
-from prime_train.facts.data_lengths import lengths
+from prime_train.facts.data_lengths import lengths, read_first_rows
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.files import SUFFIXES, find_data_files
 from prime_train.facts.find_files import EndlessSearchError, FileSearch
@@ -45,9 +45,12 @@ def look_at_data(named: str, task: Task, subset: str = "") -> Seen:
         raise _refuse(
             named, "it has no file of a known format", f"the endings are {', '.join(_KINDS)}", "convert it to .jsonl"
         )
-    if first.suffix == ".jsonl":
-        return _look_at_lines(named, first, task)
-    if task == "sft" and first.suffix != ".parquet":
+    if first.suffix in (".jsonl", ".parquet"):
+        records = _read_lines(named, first) if first.suffix == ".jsonl" else _read_table(named, first)
+        if isinstance(records, NotKnown):
+            return ChosenData("files", named), (f"data: {first.name} is not looked into: {records.reason}",)
+        return _judge_records(named, first, records, task)
+    if task == "sft":
         raise _refuse(
             named, f"{first.name} has no chats", "sft trains on the answers of chats", "a .jsonl with messages"
         )
@@ -61,8 +64,7 @@ def _name_on_hub(named: str, subset: str) -> Seen:
     raise _refuse(named, "there is no such file", "it is no name of the hub either", "correct the path")
 
 
-def _look_at_lines(named: str, file: Path, task: Task) -> Seen:
-    records = list(_read_records(named, file))
+def _judge_records(named: str, file: Path, records: list[Mapping[str, Any]], task: Task) -> Seen:
     if not records:
         raise _refuse(named, f"{file.name} is empty", "there is nothing to train on", "name another file")
     fields = [name for name in records[0] if all(name in record for record in records)]
@@ -72,12 +74,17 @@ def _look_at_lines(named: str, file: Path, task: Task) -> Seen:
     is_pair = all(isinstance(record.get(name), str) for record in records for name in ("prompt", "completion"))
     if task == "sft" and (chat is not None or is_pair):
         field = "" if chat in (None, "messages") else str(chat)
-        return ChosenData("files", named, field=field), (f"{line}: {'chats' if chat else 'prompts and completions'}",)
-    text = next(
-        (name for name in (*_TEXTS, *fields) if all(isinstance(record.get(name), str) for record in records)), None
-    )
+        longest = _count_longest(records, (chat,) if chat else ("prompt", "completion"))
+        what = "chats" if chat else "prompts and completions"
+        return ChosenData("files", named, field=field), (f"{line}: {what}, the longest with {longest:,} characters",)
+    texts = [name for name in fields if all(isinstance(record.get(name), str) for record in records)]
+    # A column without a usual name is a text if it is the longest one: beside it are names and sources.
+    longest_text = max(texts, key=lambda name: _count_longest(records, (name,)), default=None)
+    text = next((name for name in _TEXTS if name in texts), longest_text)
     if task == "pretrain" and text is not None:
-        return ChosenData("files", named, field="" if text == "text" else text), (f"{line}: text in {text}",)
+        longest = _count_longest(records, (text,))
+        field = "" if text == "text" else text
+        return ChosenData("files", named, field=field), (f"{line}: text in {text}, up to {longest:,} characters",)
     wanted = "a list of messages with role and content, or prompt and completion" if task == "sft" else "a text"
     other = "they are chats: --task sft" if chat and task == "pretrain" else "they are texts: --task pretrain"
     raise _refuse(
@@ -88,6 +95,15 @@ def _look_at_lines(named: str, file: Path, task: Task) -> Seen:
     )
 
 
+def _count_longest(records: list[Mapping[str, Any]], fields: tuple[str, ...]) -> int:
+    """The characters of the longest record in these columns: of its texts, or of all turns of its chat."""
+    return max(sum(_count_characters(record[field]) for field in fields) for record in records)
+
+
+def _count_characters(value: Any) -> int:
+    return len(value) if isinstance(value, str) else sum(len(str(turn["content"] or "")) for turn in value)
+
+
 def _is_chat(value: Any) -> bool:
     return (
         isinstance(value, list)
@@ -96,23 +112,33 @@ def _is_chat(value: Any) -> bool:
     )
 
 
-def _read_records(named: str, file: Path) -> Iterator[Mapping[str, Any]]:
+def _read_lines(named: str, file: Path) -> list[Mapping[str, Any]]:
     """The first records of a file of JSON lines. Raises UserError for a line that is none."""
     try:
         with outside.open_regular(file) as lines:
-            for number in range(1, _RECORDS + 1):
-                line = lines.readline(LINE_BYTES + 1)
-                if not line:
-                    return
-                yield _read_record(named, file, number, line)
+            first = (lines.readline(LINE_BYTES + 1) for _ in range(_RECORDS))
+            return [
+                _read_record(named, file, number, line) for number, line in enumerate(first, start=1) if line.strip()
+            ]
     except OSError as error:
         raise _refuse(
             named, f"{file.name} cannot be read: {error.strerror}", "it is looked at", "see `ls -l`"
         ) from None
 
 
+def _read_table(named: str, file: Path) -> list[Mapping[str, Any]] | NotKnown:
+    """The first records of a .parquet file. Raises UserError for a damaged one."""
+    found = read_first_rows(file, _RECORDS, sys.executable)
+    if isinstance(found, NotKnown):
+        return found
+    if found.fault:
+        why = "its first records are looked at"
+        raise _refuse(named, f"{file.name} cannot be read: {found.fault}", why, "write it again, or name another file")
+    return [_read_record(named, file, number, row.encode()) for number, row in enumerate(found.rows, start=1)]
+
+
 def _read_record(named: str, file: Path, number: int, line: bytes) -> Mapping[str, Any]:
-    what = "is longer than a megabyte"
+    what = "has more than a megabyte"
     if len(line) <= LINE_BYTES:
         try:
             record = outside.parse_json(line)
@@ -121,8 +147,8 @@ def _read_record(named: str, file: Path, number: int, line: bytes) -> Mapping[st
         if isinstance(record, dict):
             return record
         what = "is no JSON object"
-    why = "each line of a .jsonl file is one record"
-    raise _refuse(named, f"line {number} of {file.name} {what}", why, f"correct line {number}, or convert the file")
+    why, unit = "each record is an object with its columns", "line" if file.suffix == ".jsonl" else "record"
+    raise _refuse(named, f"{unit} {number} of {file.name} {what}", why, f"correct {unit} {number}, or leave it out")
 
 
 def _refuse(named: str, what: str, why: str, fix: str) -> UserError:

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from prime_train.away.job import list_jobs
+from prime_train.cli.runs.jobs import add_jobs
 from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.cli.terminal.output import refuse_both
 from prime_train.cli.terminal.render import table, terminal_columns
-from prime_train.core.errors import UserError
 from prime_train.views.compare import conditions, listing
 from prime_train.views.compare.rows import folder_of_runs, read_rows, unreadable_error
 
@@ -31,6 +33,7 @@ def runs(
         list[str] | None,
         typer.Option("--where", metavar="CONDITION", help="Only runs that fulfil it; several: all hold."),
     ] = None,
+    ask: Annotated[bool, typer.Option("--ask", help="Ask Slurm and SkyPilot how runs on other machines are.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Show every changed key with its values.")] = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -40,7 +43,8 @@ def runs(
 
     CHANGED has the keys that differ from the run before with the same kind. BEST and LAST are rewards where a run has
     any, else training losses; <= or >= marks a long run whose end alone was read, so its best is at least as good.
-    COST is an interval over the prices for its GPUs.
+    COST is an interval over the prices for its GPUs. A run on Slurm or SkyPilot has the state of its last event here;
+    --ask asks for the state of its job, of at most 50.
 
     A condition is a column or a key in the config, a sign = != < <= > >=, and a value.
 
@@ -52,11 +56,11 @@ def runs(
 
       prime-train runs /shared/runs --csv > runs.csv
     """
-    if as_json and as_csv:
-        what, why = "--json and --csv are given", "one result is printed"
-        raise UserError(what, "prime-train runs", why, "leave one of them out")
+    refuse_both("prime-train runs", as_json=as_json, as_csv=as_csv)
     gc.set_threshold(_MANY_OBJECTS)
-    found = read_rows(folder_of_runs(folder), time.time())
+    now_s, place = time.time(), folder_of_runs(folder)
+    away = list(list_jobs(place))
+    found = add_jobs(read_rows(place, now_s, may_be_empty=bool(away)), away, place, now_s, asks=ask)
     shown = conditions.keep(found, where or ())
     shown = conditions.sort(shown, sort) if sort is not None else shown
     if as_json:

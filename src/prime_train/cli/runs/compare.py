@@ -10,9 +10,10 @@ import typer
 
 from prime_train.cli.runs.command import AsCsv
 from prime_train.cli.terminal.options import AsJson, NoColor, complete_run
+from prime_train.cli.terminal.output import refuse_both, write_file
 from prime_train.cli.terminal.render import color_wanted, fit_terminal, json_text, painter, table, terminal_columns
-from prime_train.core.errors import ExitCode, UserError, explain_disk_error
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.views.compare import comparison, picture
 from prime_train.views.compare.panels import Axes
 from prime_train.views.run.runs import find
@@ -66,15 +67,14 @@ def compare(
 
       prime-train compare a b /shared/runs/c --x hours --output curves.png
     """
-    if as_json and as_csv:
-        what, why = "--json and --csv are given", "one result is printed"
-        raise UserError(what, "prime-train compare", why, "leave one of them out")
+    refuse_both("prime-train compare", as_json=as_json, as_csv=as_csv)
     if output is not None and output.suffix.lower() != ".png":
         what, why = f"{output.name} does not end with .png", "the picture is a PNG, and replaces a file of its name"
         raise UserError(what, "--output", why, f"--output {output.stem or 'curves'}.png")
     compared = comparison.compare(_find_all(runs), Axes(x.value, smooth), time.time())
     if output is not None and compared.panels:
-        _write(picture.draw(compared.panels, comparison.title(compared)), output)
+        write_file(output, picture.draw(compared.panels, comparison.title(compared)))
+        typer.echo(f"the picture is {output}", err=True)
     if as_json:
         if compared.panels:
             typer.echo(json_text(comparison.document(compared)))
@@ -111,12 +111,3 @@ def _show(compared: comparison.ComparedRuns) -> None:
     for rows, header in (comparison.key_rows(compared), comparison.result_rows(compared)):
         if rows:
             typer.echo("\n" + table(rows, header, _NUMBERS if header[0] == "RUNS" else (), columns))
-
-
-def _write(content: bytes, path: Path) -> None:
-    try:
-        write_atomic(path, content, is_private=False)
-    except OSError as error:
-        found = explain_disk_error(error.errno or 0, path.parent)
-        raise UserError(found.what, str(path), found.why, found.fix, ExitCode.OUT_OF_REACH) from None
-    typer.echo(f"the picture is {path}", err=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from prime_train.cli.terminal.render import json_text, table, terminal_columns
+from prime_train.core.errors import ExitCode, UserError, explain_disk_error
+from prime_train.core.rundir import write_atomic
 
 _NUMBERS = frozenset({"STEP", "SIZE", "STORED", "AGE", "AS SAVED", "ABOUT", "ON DISK", "SMALLER BY"})
 
@@ -25,6 +28,23 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str], nothing: s
         typer.echo(table(rows, header, right, terminal_columns(sys.stdout)))
     else:
         typer.echo(nothing, err=True)
+
+
+def write_file(path: Path, content: str | bytes, *, makes_folders: bool = False) -> None:
+    """Write a file whole. Raises UserError with exit code 4 where the disk refuses it, or its folder is not there."""
+    try:
+        if makes_folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content, is_private=False)
+    except OSError as error:
+        found = explain_disk_error(error.errno or 0, path.parent)
+        raise UserError(found.what, str(path), found.why, found.fix, ExitCode.OUT_OF_REACH) from None
+
+
+def refuse_both(command: str, *, as_json: bool, as_csv: bool) -> None:
+    """Raise UserError for two forms of one result."""
+    if as_json and as_csv:
+        raise UserError("--json and --csv are given", command, "one result is printed", "leave one of them out")
 
 
 @contextmanager

@@ -198,8 +198,7 @@ def _train_gpus(run: RunSpec, hardware: Hardware) -> int:
     deployment = prime_rl_of(run).deployment
     if deployment is None:
         return hardware.gpus
-    nodes = deployment.train_nodes or 1
-    return deployment.train_gpus or (nodes * deployment.gpus_per_node if deployment.gpus_per_node else hardware.gpus)
+    return deployment.all_train_gpus or deployment.gpus_per_node or hardware.gpus
 
 
 def _usual_expert_parallel(run: RunSpec, trainer: Trainer, gpus: int, shape: ModelShape) -> int:

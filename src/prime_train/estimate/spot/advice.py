@@ -8,7 +8,7 @@ from typing import NamedTuple
 from prime_train.estimate.cost.run_cost import InterruptedRun, UninterruptedRun, expect_interruptions
 from prime_train.estimate.values import find_largest
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import prime_rl_of
+from prime_train.spec.answers import saves_in_background
 
 _HOUR_S = 3600.0
 
@@ -85,7 +85,7 @@ def compute_excess(interval_s: float, best_s: float, saves: Saves, per_hour: flo
 
 
 _GB = 1e9
-_SAVED_BYTES = 12  # per parameter in fp32: the weight and AdamW's two moments (ZeRO, arXiv 1910.02054, s. 3.1)
+SAVED_BYTES = 12  # per parameter in fp32: the weight and AdamW's two moments (ZeRO, arXiv 1910.02054, s. 3.1)
 # Seconds per GB of state, measured: bench/checkpoint.py, 538 MB, 2 cores, 2026-11-21. The loop waits while the state is
 # copied into memory; without async saves it waits for torch's dcp.save.
 _ASYNC_STALL_S = 0.0077 / 0.538
@@ -118,9 +118,8 @@ class SpotSaves(NamedTuple):
 
 def assume_saves(run: RunSpec, parameters: int) -> Saves:
     """Save times of a state of this size, for a run without a measurement. An adapter alone is smaller and faster."""
-    size_gb = _SAVED_BYTES * parameters / _GB
-    is_async = prime_rl_of(run).trainer is None and run.checkpoint.async_save  # prime-rl waits for its saves
-    stall_s = size_gb * (_ASYNC_STALL_S if is_async else _SYNC_STALL_S)
+    size_gb = SAVED_BYTES * parameters / _GB
+    stall_s = size_gb * (_ASYNC_STALL_S if saves_in_background(run) else _SYNC_STALL_S)
     return Saves(stall_s, max(stall_s, size_gb * _WRITE_S))
 
 

@@ -28,16 +28,19 @@ class Derived(NamedTuple):
     notes: tuple[str, ...]
 
 
-def derive(argv: Sequence[str], cwd: Path) -> Derived:
-    """The run.toml of a command in a folder. The same command in the same folder gives the same text."""
+def derive(argv: Sequence[str], cwd: Path, name: str | None = None) -> Derived:
+    """The run.toml of a command in a folder. The same command in the same folder gives the same text.
+
+    `name`: that of the run; None for one that is made from the command.
+    """
     start = _count_devices(read_command(argv, cwd))
     found = recognise(start, cwd)
     folder = name_folder(found.profile, start, cwd) if found is not None else ""
-    lines = ["[run]", f"name = {to_toml(name_run(start, argv, cwd))}", 'kind = "command"', ""]
+    lines = ["[run]", f"name = {to_toml(name or name_run(start, argv, cwd))}", 'kind = "command"', ""]
     lines += ["[command]", f"argv = {to_toml(list(argv))}", f"processes = {start.processes or 1}"]
     lines += [f"trainer = {to_toml(found.profile.name)}  # {found.because}"] if found is not None else []
     lines += ["", "[command.checkpoints]", f"dir = {to_toml(folder)}"] if folder else []
-    return Derived("\n".join(lines) + "\n", tuple(_explain(start, found)))
+    return Derived("\n".join(lines) + "\n", tuple(_explain(start, found, cwd)))
 
 
 def _count_devices(start: CommandStart) -> CommandStart:
@@ -59,7 +62,10 @@ def name_run(start: CommandStart, argv: Sequence[str], cwd: Path) -> str:
     return f"{plain}-{digest[:_HASH_CHARS]}"
 
 
-def _explain(start: CommandStart, found: FoundTrainer | None) -> list[str]:
+def _explain(start: CommandStart, found: FoundTrainer | None, cwd: Path) -> list[str]:
     known = f"recognised {found.profile.title}: {found.because}" if found is not None else "no profile fits the command"
     count = "not known, taken as 1" if start.processes is None else str(start.processes)
-    return [known, f"processes: {count}" + (f", by {start.launcher}" if start.launcher else "")]
+    lines = [known, f"processes: {count}" + (f", by {start.launcher}" if start.launcher else "")]
+    if start.script and start.is_known(start.script) and not (cwd / start.script).exists():
+        lines.append(f"{start.script} is not in {cwd}, so the command cannot start there")
+    return lines

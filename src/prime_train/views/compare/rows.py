@@ -18,9 +18,9 @@ from prime_train.spec.prime_rl_parts import PrimeRl
 from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views.compare.ends import Best, read_ends
-from prime_train.views.compare.links import find_link
-from prime_train.views.compare.spent import usd_so_far
+from prime_train.views.compare.spent import find_gpus, usd_so_far
 from prime_train.views.run.runs import RUNS, is_run
+from prime_train.views.wandb_links import find_link
 
 UNREADABLE = "unreadable"
 # For all runs together: so much is searched in a tenth of a second. Each run has at least a few pages.
@@ -37,7 +37,10 @@ class RunRow(NamedTuple):
     path: Path
     name: str
     state: str
-    reason: str = ""  # why it cannot be read, or what is damaged
+    reason: str = ""  # why it cannot be read, what is damaged, or how its job is
+    is_over: bool = False
+    is_held_here: bool = False  # a supervisor on this machine has it
+    seen_s: float | None = None  # of its last event
     kind: str | None = None
     model: str | None = None
     began_s: float | None = None
@@ -59,10 +62,10 @@ def folder_of_runs(given: Path) -> Path:
     return given / RUNS if (given / RUNS).is_dir() else given
 
 
-def read_rows(folder: Path, now_s: float) -> list[RunRow]:
+def read_rows(folder: Path, now_s: float, *, may_be_empty: bool = False) -> list[RunRow]:
     """Every run in a folder, ordered by start.
 
-    Raises UserError for a folder without runs, OSError for one that may not be listed.
+    Raises UserError for a folder without runs unless it may be empty, OSError for one that may not be listed.
     """
     try:
         with os.scandir(folder) as entries:
@@ -70,6 +73,8 @@ def read_rows(folder: Path, now_s: float) -> list[RunRow]:
     except (FileNotFoundError, NotADirectoryError) as error:
         fix = "cd to the folder where runs are started, or name one: prime-train runs FOLDER"
         raise UserError("there is no such folder", str(folder), (error.strerror or "").lower(), fix) from None
+    if not paths and may_be_empty:
+        return []
     if not paths:
         fix = "start one with `prime-train run`, or name another folder: prime-train runs FOLDER"
         raise UserError("no run is in it", str(folder), "a run is a folder with events/ or resolved.json", fix)
@@ -92,13 +97,15 @@ def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
     try:
         state, damage = read_state(run_dir)
         config, fault = _read_config(run_dir)
-        is_supervised = find_holder(run_dir) is not None
+        holder = find_holder(run_dir)
         ends = read_ends(run_dir, limit_bytes)
         link = find_link(run_dir, config)
+        gpus = find_gpus(run_dir, state, config)
     except UserError as error:
         return RunRow(path, path.name, UNREADABLE, f"{error.what}: {error.why}")
     except OSError as error:  # it belongs to another user, or is on a disk that does not answer
         return RunRow(path, path.name, UNREADABLE, (error.strerror or str(error)).lower())
+    is_supervised = holder is not None
     word = state.state if state.closed or is_supervised else "died" if state.first_opened_s else "not started"
     has_reward = state.reward is not None or ends.highest_reward is not None
     return RunRow(
@@ -106,6 +113,9 @@ def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
         name=path.name,  # by which every command finds it; in a copy the events have the original name
         state=word,
         reason="; ".join(part for part in (describe(damage), fault) if part),
+        is_over=state.closed,
+        is_held_here=holder is not None and holder.here,
+        seen_s=state.last_event_s,
         kind=_text(config, "run.kind"),
         model=_model(config),
         began_s=state.first_opened_s,
@@ -116,7 +126,7 @@ def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
         last=state.reward if has_reward else state.loss,
         held_out=state.last_validation.loss if state.last_validation else None,
         tokens_per_s=ends.tokens_per_s if state.tokens_per_s is None else state.tokens_per_s,
-        usd=usd_so_far(state, config, now_s if is_supervised else None),
+        usd=usd_so_far(state, gpus, now_s if is_supervised else None),
         wandb=link,
         config=config,
     )
@@ -222,4 +232,6 @@ def unreadable_error(rows: Sequence[RunRow]) -> UserError | None:
         return None
     first = rows[0]
     fix = f"see `ls -ld {first.path}` and `id`; run the command as the owner of the runs"
+    if not first.path.is_dir():  # a run elsewhere, whose record cannot be read
+        fix = f"prime-train status {first.name} says what to do"
     return UserError("no run in it can be read", str(first.path.parent), first.reason, fix, ExitCode.OUT_OF_REACH)

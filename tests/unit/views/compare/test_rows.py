@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.config import detect
 from prime_train.config.differences import flatten
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, Event, LaunchAsked, Progress, Record, RunOpened, TrainerStarted
+from prime_train.facts.facts import Facts
+from prime_train.facts.facts import to_json as facts_to_json
+from prime_train.facts.machine import Gpu, VisibleGpus
 from prime_train.spec import from_json, to_json
 from prime_train.spec.server import Server
 from prime_train.views.compare import rows
 from prime_train.views.compare.rows import RunRow, folder_of_runs, keys_of, read_row, read_rows
+from prime_train.views.wandb_links import find_wandb_link
 from tests.unit.views.compare.made import write_compared, write_lines
 from tests.unit.views.written_runs import BEGAN_S, GONE, WHOLE_LIFE, write_events, write_metrics, write_run
 
@@ -197,6 +202,70 @@ def test_servers_beside_the_trainer_are_not_counted_as_free(tmp_path: Path) -> N
     assert row_of(run_dir).usd is None
 
 
+def write_other_run(run_dir: RunDir, text: str, devices: list[str], dialect: str = "run.toml") -> RunDir:
+    """A run of two hours, of another program: its trainer reported no GPU, and facts.json has those that were seen."""
+    run_dir.events.mkdir(parents=True)
+    events: tuple[tuple[float, Event], ...] = (
+        (0.0, RunOpened("other", GONE, 10, "0")),
+        (0.0, LaunchAsked(1, 0)),
+        (7200.0, AttemptEnded(1, 0, "finished", "", "", "", "", "", 0)),
+    )
+    write_events(run_dir, [Record(BEGAN_S + at_s, "supervisor", n, event) for n, (at_s, event) in enumerate(events)])
+    run = detect.read(text, dialect).run
+    assert run is not None
+    run_dir.resolved.write_text(to_json(run))
+    seen = VisibleGpus(tuple(Gpu(name, 80 * 2**30, (9, 0)) for name in devices))
+    run_dir.facts.write_text(json.dumps(facts_to_json(Facts(gpus=seen))))
+    return run_dir
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+COMMAND = """
+[run]
+name = "other"
+kind = "command"
+max_steps = 10
+[command]
+argv = ["torchrun", "train.py"]
+processes = {processes}
+"""
+RL = """
+[prime_train]
+prime_rl = "2026-01"
+[model]
+name = "x/y"
+[orchestrator]
+[[orchestrator.env]]
+id = "a"
+[trainer]
+[inference]
+"""
+APART = "trainer_gpu_ids = [1]\ninference_gpu_ids = [0]\n"
+SHARED = "trainer_gpu_ids = [0]\ninference_gpu_ids = [0]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "devices", "gpus"),
+    [
+        (COMMAND.format(processes=2), [H100] * 2, 2),
+        (COMMAND.format(processes=1), [H100], 1),
+        (COMMAND.format(processes=1), [H100] * 8, None),  # it may use one, or all
+        (COMMAND.format(processes=2), [], None),
+        (COMMAND.format(processes=2), [H100, "Tesla T4"], None),
+        (APART + RL, [H100] * 8, 2),
+        (SHARED + RL, [H100] * 8, 1),
+    ],
+)
+def test_the_gpus_of_another_program_are_those_seen_before_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, devices: list[str], gpus: int | None
+) -> None:
+    monkeypatch.setenv("PRIME_TRAIN_CACHE", str(tmp_path / "cache"))
+    usd = row_of(write_other_run(RunDir(tmp_path / "other"), text, devices)).usd
+    one = row_of(write_gpu_run(tmp_path / "bundled", H100)).usd
+    assert one is not None
+    assert (usd and round(usd.typical / one.typical * 8, 3)) == gpus, "the other run has eight of them for two hours"
+
+
 # --- W&B --------------------------------------------------------------------------------------------
 
 
@@ -224,6 +293,36 @@ def test_the_link_is_the_printed_one_else_made_of_what_is_known(
     (run_dir.wandb / "mirror.json").write_text('{"run_id": "k3x9", "last_step": 1, "read": {}}')
     (run_dir.wandb / "mirror.log").write_text(log)
     assert row_of(run_dir).wandb == link
+
+
+_STARTED = "\x1b[34m\x1b[1mwandb\x1b[0m: \U0001f680 View run at \x1b[34m\x1b[4mhttps://wandb.ai/me/p/runs/a1\x1b[0m\n"
+_ENDED = "wandb: \U0001f680 View run at night at: https://wandb.ai/me/p/runs/a1?apiKey=k3y\n"
+_OTHER = "wandb: \U0001f680 View run at https://wandb.ai/me/p/runs/b2\n"
+_PAGE = "https://wandb.ai/me/p/runs/a1"
+
+
+@pytest.mark.parametrize(
+    ("logs", "link"),
+    [
+        ({"001/trainer": _STARTED}, _PAGE),
+        ({"001/trainer": _STARTED, "002/trainer": "Traceback\n"}, _PAGE),
+        ({"001/trainer": _OTHER, "002/trainer": _ENDED}, _PAGE),
+        ({"001/trainer": "words\n" * 100_000 + _ENDED}, _PAGE),
+        ({"001/trainer": _STARTED, "001/server": _ENDED}, _PAGE),
+        ({"001/trainer": _STARTED + _OTHER}, None),  # a sweep in one process
+        ({"001/trainer": "see https://wandb.ai/they/q/runs/z9\nView run at https://wandb.ai/they/q/runs/z9\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_page_that_the_trainer_printed_is_the_link(tmp_path: Path, logs: dict[str, str], link: str | None) -> None:
+    run_dir = write_run(tmp_path / "one", WHOLE_LIFE)
+    run_dir.resolved.write_text("{}")
+    for name, text in logs.items():
+        path = run_dir.path / "attempts" / f"{name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert row_of(run_dir).wandb == link
+    assert find_wandb_link(run_dir) == link
 
 
 def test_a_folder_whose_runs_are_all_unreadable_is_an_error(tmp_path: Path) -> None:
