@@ -220,6 +220,7 @@ class StepPlaces:
     broadcasts: tuple[Path, ...] = ()  # weights on their way to an inference engine
     rollouts: tuple[Path, ...] = ()
     temporary: tuple[Path, ...] = ()  # folders in which its saves write temporary files, with the names of the layout
+    outputs: tuple[Path, ...] = ()  # where it may write in no known layout: only the room of the disk counts
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -231,7 +232,7 @@ class StepPlaces:
         return {"root": str(self.root), "layout": asdict(self.layout), **folders}
 
 
-_FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts", "temporary")
+_FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts", "temporary", "outputs")
 
 
 def places_from(document: Mapping[str, Any]) -> StepPlaces:

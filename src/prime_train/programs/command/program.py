@@ -150,7 +150,7 @@ class CommandProgram(RunTomlProgram):
         """The folder of its checkpoints; in an unknown layout a folder without any, so that none is judged."""
         trainer = know_run(run, run_dir)
         if trainer.checkpoints is None or trainer.layout is None:
-            return StepPlaces(run_dir.path, (run_dir.checkpoints,))
+            return StepPlaces(run_dir.path, (run_dir.checkpoints,), outputs=(trainer.checkpoints or trainer.cwd,))
         temporary = (_find_temporary(trainer.command.env),) if trainer.layout.temporary else ()
         return StepPlaces(run_dir.path, (trainer.checkpoints,), trainer.layout, temporary=temporary)
 

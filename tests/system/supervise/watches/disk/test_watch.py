@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def training(step: int = 450) -> State:
 
 @contextlib.contextmanager
 def watching(run: RunSpec, run_dir: RunDir) -> Iterator[DiskWatch]:
-    watch = DiskWatch(run, run_dir, PROGRAM.places(run, run_dir), PROGRAM.keep(run), interval_s=0.1)
+    watch = DiskWatch(run, run_dir, partial(PROGRAM.places, run, run_dir), PROGRAM.keep(run), interval_s=0.1)
     watch.begin()
     try:
         yield watch
@@ -355,6 +356,6 @@ def test_a_deletion_that_was_interrupted_is_brought_back_or_to_its_end(tmp_path:
 
 def test_a_watch_that_never_began_ends(tmp_path: Path) -> None:
     run, run_dir = run_of(RunDir(tmp_path), Cleanup()), RunDir(tmp_path)
-    watch = DiskWatch(run, run_dir, PROGRAM.places(run, run_dir), PROGRAM.keep(run))
+    watch = DiskWatch(run, run_dir, partial(PROGRAM.places, run, run_dir), PROGRAM.keep(run))
     assert watch.processes() == ()
     watch.end()
