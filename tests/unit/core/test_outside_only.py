@@ -89,6 +89,7 @@ ALLOWED = {
     "supervise/processes/requests.py": (1, "a folder, to list it"),
     "supervise/machines/follower.py": (1, "the end of the log of a launch, which it appends to"),
     "supervise/processes/process.py": (2, "appends to the log of a launch; /proc"),
+    "supervise/watches/disk/written.py": (2, PROC),
     "supervise/watches/host/host_program.py": (1, PROC),
     "supervise/watches/kernel_log.py": (1, "/dev/kmsg"),
     "supervise/watches/preemption/watch.py": (1, PROC),

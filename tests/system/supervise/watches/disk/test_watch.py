@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints import in_use, layout, removal
+from prime_train.checkpoints import in_use, layout, listing, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
+from prime_train.checkpoints.listing import ListedFolder, NamedStep
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.checkpoints.stock import Stock
 from prime_train.core.rundir import RunDir
@@ -165,12 +166,12 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     run_dir.checkpoint(300).mkdir()
     walked: list[str] = []
 
-    def counted(folder: layout.NamedStep) -> layout._ListedFolder:
+    def counted(folder: NamedStep) -> ListedFolder:
         walked.append(folder.path.name)
         return real(folder)
 
-    real = layout._list_and_read
-    monkeypatch.setattr(layout, "_list_and_read", counted)
+    real = listing.list_and_read
+    monkeypatch.setattr(layout, "list_and_read", counted)
     places = StepPlaces(run_dir.path, (run_dir.checkpoints,))
     stock = Stock(places)
     first = disk_program.look(places, stock)
