@@ -29,7 +29,7 @@ from prime_train.checkpoints.listing import (
     written_s,
 )
 from prime_train.checkpoints.listing import MANIFEST as MANIFEST
-from prime_train.checkpoints.packed import (
+from prime_train.checkpoints.packing.packed import (
     SUFFIX,
     ManifestEntry,
     Read,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from prime_train.checkpoints import archive, packing_plan
+from prime_train.checkpoints.packing import archive, packing_plan
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.checkpoints.stock import Stock
 from prime_train.cli import ckpt_convert

@@ -25,10 +25,10 @@ PACKAGE = "the source of an installed package, in a child with a deadline"
 ALLOWED = {
     "backups/pull.py": (1, WRITES),
     "backups/sync.py": (1, "its own lock"),
-    "checkpoints/archive.py": (2, "appends to the head of a packed file, which outside.open_descriptor opens"),
+    "checkpoints/packing/archive.py": (2, "appends to the head of a packed file, which outside.open_descriptor opens"),
     "checkpoints/in_use.py": (4, "files of /proc, and its own marks"),
     "checkpoints/layout.py": (1, "syncs the files that the trainer has just written"),
-    "checkpoints/segments.py": (1, WRITES),
+    "checkpoints/packing/segments.py": (1, WRITES),
     "cli/terminal/crash.py": (2, WRITES),
     "cli/diagnose.py": (1, "standard input"),
     "cli/init/github_actions.py": (1, SHIPPED),

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.cleanup import Deletion, Keep, StoredItem, list_deletable, newest_usable
 from prime_train.checkpoints.layout import SavedCheckpoint
-from prime_train.checkpoints.packing_plan import StoredSize
+from prime_train.checkpoints.packing import archive, packing_plan
+from prime_train.checkpoints.packing.packing_plan import StoredSize
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.views.text import pick, rounded
 

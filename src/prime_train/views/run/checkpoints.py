@@ -10,7 +10,7 @@ from prime_train.backups.inventory import StoredBackup
 from prime_train.checkpoints.aside import measure_aside
 from prime_train.checkpoints.layout import MANIFEST, SavedCheckpoint, inspect
 from prime_train.checkpoints.leftovers import find_leftovers
-from prime_train.checkpoints.packing_plan import StoredSize, sum_sizes
+from prime_train.checkpoints.packing.packing_plan import StoredSize, sum_sizes
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir

@@ -1,4 +1,4 @@
-"""The disk of a command that saves and saves: room is made in a known layout, and in an unknown one it is told of."""
+"""The disk of a command that saves and saves: room is made in a known layout, and in an unknown one it is reported."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_layout_that_shows_with_the_first_checkpoint_is_followed(
 
 
 @pytest.mark.parametrize("is_cwd", [True, False], ids=["working directory", "open file"])
-def test_in_an_unknown_layout_nothing_is_deleted_and_the_full_disk_is_told(
+def test_in_an_unknown_layout_nothing_is_deleted_and_the_full_disk_is_reported(
     mount: Callable[[int], Path], tmp_path: Path, is_cwd: bool
 ) -> None:
     """The run directory is on another disk: the one where the trainer writes is looked at nevertheless."""
@@ -198,11 +198,11 @@ def test_in_an_unknown_layout_nothing_is_deleted_and_the_full_disk_is_told(
         fill(disk)
         alarms: list[Alarm] = []
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             alarms[:] = [one for one in watch.look(state_at(25, 0), time.time()) if one.name == "disk_refuses"]
             return bool(alarms)
 
-        wait_until(is_told)
+        wait_until(is_reported)
         assert not watch.freed()
         assert watch._removal is None
         assert saver.saved == [5, 10, 15, 20, 25]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.checkpoints import layout, lossy, planes
-from prime_train.checkpoints.lossy import Edits
-from prime_train.checkpoints.packed import SUFFIX, ManifestEntry
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.packing import lossy, planes
+from prime_train.checkpoints.packing.lossy import Edits
+from prime_train.checkpoints.packing.packed import SUFFIX, ManifestEntry
 from prime_train.core import outside
 
 _SAMPLES = 64  # pieces of a file that are packed for an estimate: within half a percent, measured on 500 MB
