@@ -52,6 +52,8 @@ class FolderLayout:
     ranks: int = 0  # processes that save, from the launch; 0: not known
     step_key: str = ""  # where a file without a number in its name has the step
     alike: bool = False  # each step has the files of the next newer one: a deletion that was cut leaves fewer
+    packs: bool = False  # its trainer leaves a folder with packed checkpoints beside its own alone
+    packs_source: str = ""  # how that is known, or what it does to such a folder
     best: tuple[str, ...] = ()  # a JSON file of a step and the key that names the best one; or a key of torch's file
 
 

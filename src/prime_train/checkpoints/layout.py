@@ -88,12 +88,16 @@ def mark_damaged(folder: Path, problem: str) -> None:
     _rewrite(folder, _manifest(folder) | {"damaged": problem})
 
 
-def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> SavedCheckpoint:
+def inspect(
+    folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None, any_files: bool = False
+) -> SavedCheckpoint:
     """The state of one checkpoint folder, by file sizes, and with `hashes` by contents. One that is gone is incomplete.
 
     Its files are listed once and its manifest is read once, because a run may have thousands of checkpoints.
+    `any_files`: it is of another trainer, so it need not have the files of torch.distributed.checkpoint.
     """
-    return _judge_listed(list_and_read(name_step(folder)), _Reading(on_read) if hashes else _SIZES_ONLY).checkpoint
+    reading = _Reading(on_read if hashes else None, any_files=any_files)
+    return _judge_listed(list_and_read(name_step(folder)), reading).checkpoint
 
 
 class SeenCheckpoint(NamedTuple):
@@ -124,6 +128,7 @@ class _Reading(NamedTuple):
     on_read: Read | None
     part: int = 0
     parts: int = 1
+    any_files: bool = False
 
 
 _SIZES_ONLY = _Reading(None)
@@ -183,7 +188,7 @@ def _judge(folder: Path, step: int, content: bytes | str, files: Files, reading:
     # A folder that was copied to another name would resume at a wrong step.
     if written_for != step:
         return _Judged(f"{MANIFEST} was written for step {written_for}")
-    if lacks := _find_missing_entry([entry.name for entry in found]):
+    if not reading.any_files and (lacks := _find_missing_entry([entry.name for entry in found])):
         return _Judged(lacks)
     for entry in found[reading.part :: reading.parts]:
         if not _is_as_listed(entry, files) and (differs := find_size_difference(folder, entry)):

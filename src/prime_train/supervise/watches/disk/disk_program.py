@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from prime_train.checkpoints.aside import measure_aside
 from prime_train.checkpoints.leftovers import find_leftovers
+from prime_train.checkpoints.packing.foreign import measure_packed
 from prime_train.checkpoints.step_folders import StepPlaces, places_from
 from prime_train.checkpoints.stock import Stock
 from prime_train.supervise.watches.disk.sample import DiskSample, Refusal, Space
@@ -36,7 +37,7 @@ def look(places: StepPlaces, stock: Stock, written: WrittenFolders | None = None
     items = stock.take(time.time())
     counted = {path for item in items for path in item.paths}
     left = [one for folder in places.temporary for one in find_leftovers(folder, places.layout.temporary)]
-    aside_bytes = sum(measure_aside(places).values())
+    aside_bytes = sum(measure_aside(places).values()) + measure_packed(places)
     own_bytes = sum(item.size_bytes for item in items) + _measure_rest(places.root, counted)
     own_bytes += aside_bytes + sum(one.size_bytes for one in left)
     spaces, refusals = [], []
