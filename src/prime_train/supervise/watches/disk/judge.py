@@ -59,9 +59,7 @@ def judge(
 ) -> DiskVerdict:
     """The verdict on one sample, `now_s` on the clock of the files (epoch)."""
     memory = _remember(memory, sample, doing, keep, limits, now_s)
-    doing = replace(doing, saving=doing.saving or bool(list_in_writing(sample.items, keep, now_s)))
-    if doing.next_save_step is None:
-        doing = replace(doing, next_save_step=predict_next_save(memory.saves, doing))
+    doing = _add_seen(doing, memory, bool(list_in_writing(sample.items, keep, now_s)))
     due_s = _predict_due_s(memory, doing)
     at_save = _choose_at_save(due_s, doing, limits)
     alarms = [_judge_refusal(refusal, sample, doing, at_save) for refusal in sample.refusals]
@@ -88,6 +86,14 @@ def judge(
     lacking = (space for space in sample.spaces if space.total_inodes > 10 * few and space.free_inodes < few)
     alarms += map(messages.report_few_inodes, lacking)
     return DiskVerdict(_keep_standing(memory, alarms), tuple(alarms), deletions)
+
+
+def _add_seen(doing: Doing, memory: DiskHistory, is_writing: bool) -> Doing:
+    """What the run does, with what its files show of it."""
+    following = doing.next_save_step
+    if following is None:
+        following = predict_next_save(memory.saves, doing)
+    return replace(doing, saving=doing.saving or is_writing, next_save_step=following)
 
 
 def _keep_standing(memory: DiskHistory, alarms: Sequence[Alarm]) -> DiskHistory:
