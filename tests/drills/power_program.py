@@ -14,9 +14,10 @@ import sys
 import time
 from pathlib import Path
 
-from prime_train.checkpoints import archive, in_use, layout, removal
+from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import find_superseded
-from prime_train.checkpoints.packing_plan import Sizes
+from prime_train.checkpoints.packing import archive
+from prime_train.checkpoints.packing.packing_plan import Sizes
 from prime_train.core.rundir import sync
 from prime_train.supervise.services.packing_program import list_unpacked
 

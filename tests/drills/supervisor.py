@@ -9,6 +9,7 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,11 +113,11 @@ def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir, program: Victim)
         metadata = read_override((run_dir.path.parents[1] / "metadata").read_text(encoding="utf-8"))
         assert metadata is not None
         others.append(PreemptionWatch(run_dir, metadata, interval_s=every_s["preemption"]))
-    places, keep = program.places(run, run_dir), program.keep(run)
+    find_places, keep = partial(program.places, run, run_dir), program.keep(run)
     gpu_s, disk_s = every_s.get("gpu"), every_s.get("disk")
     return RunningWatches(
         gpu=None if gpu_s is None else GpuWatch(run_dir, answer="restart", interval_s=gpu_s, kmsg=kmsg),
-        disk=None if disk_s is None else DiskWatch(run, run_dir, places, keep, interval_s=disk_s),
+        disk=None if disk_s is None else DiskWatch(run, run_dir, find_places, keep, interval_s=disk_s),
         others=tuple(others),
     )
 

@@ -10,7 +10,7 @@ import pytest
 from prime_train.checkpoints import layout
 from tests.system.checkpoints.test_archive import content
 from tests.system.cli.test_ckpt import write_steps
-from tests.unit.checkpoints.test_planes import numbers
+from tests.unit.checkpoints.packing.test_planes import numbers
 from tests.unit.cli.commands import PROGRAM, clean_environment, prime_train, wait_until
 
 

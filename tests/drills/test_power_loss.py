@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple
 import pytest
 
 from prime_train import spec
-from prime_train.checkpoints import layout, packing_plan
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.packing import packing_plan
 from prime_train.core.rundir import RunDir
 from tests.drills import power_loss, power_program
 from tests.unit.trainer import tiny

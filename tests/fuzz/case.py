@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.checkpoints import archive
-from prime_train.checkpoints.archive import DamagedError
+from prime_train.checkpoints.packing import archive
+from prime_train.checkpoints.packing.archive import DamagedError
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import identify
 from tests.fuzz.damage import Done, damage

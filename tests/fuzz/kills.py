@@ -22,7 +22,8 @@ from pathlib import Path
 
 import psutil
 
-from prime_train.checkpoints import in_use, layout, packing_plan, removal
+from prime_train.checkpoints import in_use, layout, removal
+from prime_train.checkpoints.packing import packing_plan
 from prime_train.events import LaunchAsked, read
 from tests.fuzz.case import TEMPORARY
 from tests.fuzz.stage import Stage, kill_tree, reap

@@ -10,8 +10,8 @@ EVERY = [path.relative_to(ROOT) for path in sorted((ROOT / "tests").rglob("test_
 
 
 def test_a_touched_test_and_the_mirror_of_a_module_come_first() -> None:
-    module, test = Path("src/prime_train/checkpoints/planes.py"), Path("tests/house/test_touched.py")
-    assert find_tests([module, test], EVERY)[:2] == [Path("tests/unit/checkpoints/test_planes.py"), test]
+    module, test = Path("src/prime_train/checkpoints/packing/planes.py"), Path("tests/house/test_touched.py")
+    assert find_tests([module, test], EVERY)[:2] == [Path("tests/unit/checkpoints/packing/test_planes.py"), test]
 
 
 def test_a_test_that_imports_a_module_belongs_to_it() -> None:

@@ -22,7 +22,8 @@ from prime_train.backups.inventory import check_run_name, inspect
 from prime_train.backups.manifest import MANIFEST, MARKER, PINNED, File, Manifest, ObjectPart
 from prime_train.backups.source import BackupSource, ChangedError, ContentIdentity, Hashes, Seen
 from prime_train.backups.store import Store
-from prime_train.checkpoints import planes, step_folders
+from prime_train.checkpoints import step_folders
+from prime_train.checkpoints.packing import planes
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from prime_train.backups import manifest as manifests
 from prime_train.checkpoints import folder_layout, in_use, layout, step_folders
-from prime_train.checkpoints.packed import ManifestEntry
+from prime_train.checkpoints.packing.packed import ManifestEntry
 from prime_train.checkpoints.step_folders import STABLE, StepPlaces
 from prime_train.core import outside
 from prime_train.core.outside import RECORD_BYTES

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from prime_train.checkpoints import folder_layout, layout, step_folders
+from prime_train.checkpoints import folder_layout, listing, step_folders
 from prime_train.checkpoints.folder_layout import NO_STEP, FolderLayout
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.checkpoints.tracker import has_other_text, read_tracker, write_tracker
@@ -110,7 +110,7 @@ def _make_folder(folder: Path) -> None:
     """Raises OSError for a link: a rename would lead out of the folder of the checkpoints."""
     folder.mkdir(exist_ok=True)
     if folder.is_symlink():
-        raise OSError(errno.ELOOP, layout.LINK, os.fspath(folder))
+        raise OSError(errno.ELOOP, listing.LINK, os.fspath(folder))
 
 
 def _name_newest(folder: Path, form: FolderLayout, unreadable: Collection[int]) -> AsideChange | None:
@@ -137,5 +137,5 @@ def _name_newest(folder: Path, form: FolderLayout, unreadable: Collection[int]) 
 def measure_aside(places: StepPlaces) -> Mapping[Path, int]:
     """What was set aside and its size in bytes. It stays until the user deletes it."""
     roots = folder_layout.list_roots(places.checkpoints, places.layout)
-    entries = (Path(entry.path) for root in roots for entry in layout.list_entries(root / FOLDER))
+    entries = (Path(entry.path) for root in roots for entry in listing.list_entries(root / FOLDER))
     return {path: folder_layout.measure(path).size_bytes for path in sorted(entries)}

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from prime_train.checkpoints import file_ends, layout, torch_values
-from prime_train.checkpoints.layout import Files
+from prime_train.checkpoints import file_ends, torch_values
+from prime_train.checkpoints.listing import Files, list_entries
 from prime_train.checkpoints.proofs import FileProof
 from prime_train.checkpoints.tracker import StepTracker
 from prime_train.core import outside
@@ -52,6 +52,8 @@ class FolderLayout:
     ranks: int = 0  # processes that save, from the launch; 0: not known
     step_key: str = ""  # where a file without a number in its name has the step
     alike: bool = False  # each step has the files of the next newer one: a deletion that was cut leaves fewer
+    packs: bool = False  # its trainer leaves a folder with packed checkpoints beside its own alone
+    packs_source: str = ""  # how that is known, or what it does to such a folder
     best: tuple[str, ...] = ()  # a JSON file of a step and the key that names the best one; or a key of torch's file
 
 
@@ -127,7 +129,7 @@ def list_roots(folders: Sequence[Path], form: FolderLayout) -> list[Path]:
 def _enter(root: Path, name: str) -> list[Path]:
     if name == ".":
         return [root]
-    entries = sorted(layout.list_entries(root), key=lambda entry: entry.name)
+    entries = sorted(list_entries(root), key=lambda entry: entry.name)
     inside = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return [root / one for one in inside if fnmatch.fnmatchcase(one, name)]
 
@@ -172,7 +174,7 @@ def measure(folder: Path) -> MeasuredFolder:
         if stat.S_ISREG(status.st_mode):  # a checkpoint that is one file
             return MeasuredFolder(status.st_size, status.st_mtime)
     while waiting:
-        for entry in layout.list_entries(waiting.pop()):
+        for entry in list_entries(waiting.pop()):
             with suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
                 changed_s = max(changed_s, status.st_mtime)

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from prime_train.checkpoints.layout import MANIFEST
+from prime_train.checkpoints.listing import MANIFEST
 from prime_train.core import outside
 from prime_train.core.process_id import Holder, Identity, identify, own_mark
 from prime_train.core.rundir import write_atomic

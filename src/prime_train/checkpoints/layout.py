@@ -9,19 +9,27 @@ and so is one that does not name the files without which no checkpoint of torch 
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
-import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.checkpoints.dcp import METADATA
-from prime_train.checkpoints.packed import (
+from prime_train.checkpoints.listing import (
+    LINK,
+    Files,
+    ListedFolder,
+    NamedStep,
+    list_and_read,
+    list_newest_first,
+    name_step,
+    read_manifest,
+    written_s,
+)
+from prime_train.checkpoints.listing import MANIFEST as MANIFEST
+from prime_train.checkpoints.packing.packed import (
     SUFFIX,
     ManifestEntry,
     Read,
@@ -33,13 +41,8 @@ from prime_train.core import outside
 from prime_train.core.outside import parse_json
 from prime_train.core.rundir import sync, write_atomic
 
-MANIFEST = "COMPLETE.json"
-LINK = "it is a symbolic link, which prime-train never follows"
-_NO_MANIFEST = f"no {MANIFEST}: the save did not finish"
 PIN = "PINNED"  # a file of this name protects a checkpoint from prime-train's deletions
-_STEP = re.compile(r"step_(\d+)\Z")
 _HELD_BYTES = 2**16  # of manifests that are not judged yet: those of a hundred checkpoints
-Files = Mapping[str, os.stat_result]  # by their name below a checkpoint's folder
 
 
 class SavedCheckpoint(NamedTuple):  # thousands are made for a list, which a dataclass takes longer for
@@ -85,26 +88,16 @@ def mark_damaged(folder: Path, problem: str) -> None:
     _rewrite(folder, _manifest(folder) | {"damaged": problem})
 
 
-def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> SavedCheckpoint:
+def inspect(
+    folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None, any_files: bool = False
+) -> SavedCheckpoint:
     """The state of one checkpoint folder, by file sizes, and with `hashes` by contents. One that is gone is incomplete.
 
     Its files are listed once and its manifest is read once, because a run may have thousands of checkpoints.
+    `any_files`: it is of another trainer, so it need not have the files of torch.distributed.checkpoint.
     """
-    return _judge_listed(_list_and_read(name_step(folder)), _Reading(on_read) if hashes else _SIZES_ONLY).checkpoint
-
-
-class NamedStep(NamedTuple):
-    """A checkpoint folder, the step in its name, and its path as a text: pathlib takes long to give the two."""
-
-    path: Path
-    step: int
-    text: str
-
-
-def name_step(folder: Path) -> NamedStep:
-    """A folder with the step in its name; -1 for another name."""
-    match = _STEP.search(folder.name)
-    return NamedStep(folder, int(match.group(1)) if match else -1, str(folder))
+    reading = _Reading(on_read if hashes else None, any_files=any_files)
+    return _judge_listed(list_and_read(name_step(folder)), reading).checkpoint
 
 
 class SeenCheckpoint(NamedTuple):
@@ -117,10 +110,10 @@ class SeenCheckpoint(NamedTuple):
 
 def look(folders: Iterable[NamedStep]) -> Iterator[SeenCheckpoint]:
     """The state of each checkpoint folder by file sizes, with what was listed of it."""
-    listed: list[_ListedFolder] = []
+    listed: list[ListedFolder] = []
     held_bytes = 0
     for folder in folders:
-        listed.append(_list_and_read(folder))
+        listed.append(list_and_read(folder))
         held_bytes += len(listed[-1].content)
         # Many are listed before they are judged: a core that does the two in turns takes a fifth longer.
         if held_bytes > _HELD_BYTES:
@@ -129,27 +122,19 @@ def look(folders: Iterable[NamedStep]) -> Iterator[SeenCheckpoint]:
     yield from map(_judge_listed, listed)
 
 
-class _ListedFolder(NamedTuple):
-    """A folder with the content of its manifest, or what is wrong with it, and what was listed of it."""
-
-    folder: NamedStep
-    content: bytes | str
-    files: Files
-    status: os.stat_result | None
-
-
 class _Reading(NamedTuple):
     """Which contents are compared with their hashes: none without `on_read`, else every `parts`-th file's."""
 
     on_read: Read | None
     part: int = 0
     parts: int = 1
+    any_files: bool = False
 
 
 _SIZES_ONLY = _Reading(None)
 
 
-def _judge_listed(listed: _ListedFolder, reading: _Reading = _SIZES_ONLY) -> SeenCheckpoint:
+def _judge_listed(listed: ListedFolder, reading: _Reading = _SIZES_ONLY) -> SeenCheckpoint:
     (folder, step, _), content, files, status = listed
     found = _settle(folder, step, content, files, reading)
     written, total_bytes = files.get(MANIFEST), sum([each.st_size for each in files.values()])
@@ -159,54 +144,11 @@ def _judge_listed(listed: _ListedFolder, reading: _Reading = _SIZES_ONLY) -> See
     return SeenCheckpoint(saved, files, status)
 
 
-def _list_and_read(folder: NamedStep) -> _ListedFolder:
-    """List the files of a folder and read its manifest; the folder is opened once.
-
-    The listing is no later than the manifest, so what it proves of a file held when the manifest was written.
-    """
-    path, files = folder.text, dict[str, os.stat_result]()
-    try:
-        opened = outside.open_folder(path)
-    except OSError:  # a link, or it is gone
-        content = _read(path)
-        return _ListedFolder(folder, content, {} if content == LINK else list_files(folder.path), None)
-    try:
-        status = os.fstat(opened)
-        return _ListedFolder(folder, _list_opened(opened, path, files), files, status)
-    finally:
-        os.close(opened)
-
-
-def _list_opened(opened: int, path: str, files: dict[str, os.stat_result]) -> bytes | str:
-    """Add the files below an open folder, and return the content of its manifest, or what is wrong with it."""
-    manifest, others = None, []
-    try:
-        with os.scandir(opened) as entries:
-            for entry in entries:
-                if entry.name == MANIFEST:
-                    manifest = entry
-                elif entry.is_dir(follow_symlinks=False):
-                    others.append(entry)
-                else:
-                    files[entry.name] = entry.stat(follow_symlinks=False)
-        if others:
-            files.update(_list_below(others, path))
-        if manifest is None:
-            return _NO_MANIFEST
-        content, files[MANIFEST] = outside.read_listed(manifest, opened, outside.RECORD_BYTES)
-        return content
-    except FileNotFoundError:  # it is being deleted
-        files.update(_list_below(list_entries(path), path))
-        return _NO_MANIFEST
-    except OSError as error:
-        if manifest is not None and not manifest.is_dir(follow_symlinks=False):
-            files[MANIFEST] = manifest.stat(follow_symlinks=False)
-        return f"{MANIFEST} is unreadable: {error}"
-
-
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
     """What is wrong, or empty. With `on_read` hashes are compared, in `parts` processes every `parts`-th file each."""
-    return _settle(folder, name_step(folder).step, _read(str(folder)), {}, _Reading(on_read, part, parts)).problem
+    return _settle(
+        folder, name_step(folder).step, read_manifest(str(folder)), {}, _Reading(on_read, part, parts)
+    ).problem
 
 
 class _Judged(NamedTuple):
@@ -223,23 +165,11 @@ def _settle(folder: Path, step: int, content: bytes | str, files: Files, reading
     while True:
         found = _judge(folder, step, content, files, reading)
         # Only a problem is looked at again. A complete checkpoint is the usual case, and one look at it is enough.
-        content, before = _read(str(folder)) if found.problem else content, content
+        content, before = read_manifest(str(folder)) if found.problem else content, content
         if content == before:
             return found
         # The listing is older than the manifest that is judged next.
         files = {}
-
-
-def _read(path: str) -> bytes | str:
-    """The content of the manifest of the folder `path`, or what is wrong with it."""
-    if os.path.islink(path):  # noqa: PTH114 - pathlib takes three times as long
-        return LINK
-    try:
-        return outside.read_bytes(f"{path}/{MANIFEST}", outside.RECORD_BYTES, path)
-    except FileNotFoundError:
-        return _NO_MANIFEST
-    except OSError as error:
-        return f"{MANIFEST} is unreadable: {error}"
 
 
 def _judge(folder: Path, step: int, content: bytes | str, files: Files, reading: _Reading) -> _Judged:
@@ -258,7 +188,7 @@ def _judge(folder: Path, step: int, content: bytes | str, files: Files, reading:
     # A folder that was copied to another name would resume at a wrong step.
     if written_for != step:
         return _Judged(f"{MANIFEST} was written for step {written_for}")
-    if lacks := _find_missing_entry([entry.name for entry in found]):
+    if not reading.any_files and (lacks := _find_missing_entry([entry.name for entry in found])):
         return _Judged(lacks)
     for entry in found[reading.part :: reading.parts]:
         if not _is_as_listed(entry, files) and (differs := find_size_difference(folder, entry)):
@@ -317,66 +247,9 @@ def _entries(manifest: dict[str, Any]) -> list[ManifestEntry]:
     return [parse_entry(name, raw) for name, raw in sorted(manifest["files"].items())]
 
 
-def list_entries(folder: Path | str) -> list[os.DirEntry[str]]:
-    """The entries of a folder; none of a path that is missing, a file, or a link that leads to itself."""
-    try:
-        with os.scandir(folder) as inside:
-            return list(inside)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            return []
-        raise
-
-
-def list_files(folder: Path) -> Files:
-    """The status of all but folders below a folder, by name. Follows no links, and skips what vanishes meanwhile."""
-    return _list_below(list_entries(folder), os.fspath(folder))
-
-
-def _list_below(entries: Sequence[os.DirEntry[str]], folder: str) -> Files:
-    found: dict[str, os.stat_result] = {}
-    waiting = [("", entries)]
-    while waiting:
-        prefix, inside = waiting.pop()
-        for entry in inside:
-            # A link is listed and not followed: it may lead out of the checkpoint, or in a circle.
-            if entry.is_dir(follow_symlinks=False):
-                inner = f"{prefix}{entry.name}/"
-                waiting.append((inner, list_entries(f"{folder}/{inner}")))
-                continue
-            try:
-                found[prefix + entry.name] = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-    return found
-
-
-def size_bytes(folder: Path) -> int:
-    return 0 if folder.is_symlink() else sum(status.st_size for status in list_files(folder).values())
-
-
-def written_s(folder: Path) -> float:
-    """When the manifest was written, or without one the folder was last changed; 0 for a folder that is gone."""
-    for path in (f"{folder}/{MANIFEST}", folder):
-        with contextlib.suppress(OSError):
-            return os.stat(path).st_mtime  # noqa: PTH116 - pathlib takes three times as long
-    return 0.0
-
-
-def _newest_first(root: Path) -> list[NamedStep]:
-    found: list[NamedStep] = []
-    for entry in list_entries(root):
-        named = _STEP.fullmatch(entry.name)
-        # A link to a folder too, and none for a link that leads to itself, where `is_dir` raises.
-        if named and (entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path)):  # noqa: PTH112
-            found.append(NamedStep(root / entry.name, int(named[1]), entry.path))
-    found.sort(key=attrgetter("step"), reverse=True)
-    return found
-
-
 def scan(root: Path, *, hashes: bool = False) -> list[SavedCheckpoint]:
     """Every checkpoint folder under `root`, newest first."""
-    folders = _newest_first(root)
+    folders = list_newest_first(root)
     # A listing is believed when it is judged, so none waits for contents to be read.
     return (
         [inspect(folder.path, hashes=True) for folder in folders]
@@ -387,5 +260,5 @@ def scan(root: Path, *, hashes: bool = False) -> list[SavedCheckpoint]:
 
 def newest_complete(root: Path) -> SavedCheckpoint | None:
     """The checkpoint that a run resumes from. Older checkpoints are not inspected."""
-    judged = (_judge_listed(_list_and_read(folder)).checkpoint for folder in _newest_first(root))
+    judged = (_judge_listed(list_and_read(folder)).checkpoint for folder in list_newest_first(root))
     return next((checkpoint for checkpoint in judged if checkpoint.complete), None)

@@ -11,7 +11,7 @@ from prime_train.checkpoints.proofs import PROOF_KINDS, FileProof, ProofKind
 from prime_train.checkpoints.tracker import StepTracker
 
 _KEYS = frozenset(
-    {"name", "step", "kind", "proofs", "below", "parts", "tracker", "temporary", "step_key", "alike", "best"}
+    {"name", "step", "kind", "proofs", "below", "parts", "tracker", "temporary", "step_key", "alike", "best", "pack"}
 )
 _KINDS: Mapping[str, ProofKind] = {kind: kind for kind in get_args(ProofKind)}
 
@@ -35,6 +35,7 @@ def read_layout(table: Mapping[str, Any], ranks: int = 0) -> FolderLayout:
     proofs = tuple(map(_read_proof, table.get("proofs", ())))
     if not proofs:
         raise ValueError("layout.proofs: without one, nothing shows that a checkpoint is complete")
+    packs, packs_source = _read_packing(table)
     return FolderLayout(
         step,
         kind=kind,
@@ -47,7 +48,19 @@ def read_layout(table: Mapping[str, Any], ranks: int = 0) -> FolderLayout:
         step_key=step_key,
         alike=bool(table.get("alike", False)),
         best=_texts(table, "best"),
+        packs=packs,
+        packs_source=packs_source,
     )
+
+
+def _read_packing(table: Mapping[str, Any]) -> tuple[bool, str]:
+    """`{ safe = true, source = "where its trainer looks" }`. Without it a checkpoint is not packed."""
+    found = table.get("pack")
+    if found is None:
+        return False, ""
+    if found.keys() != {"safe", "source"} or not isinstance(found["safe"], bool):
+        raise ValueError(f"layout.pack: {dict(found)} does not have safe = true or false, and source")
+    return found["safe"], _text(found, "source")
 
 
 def _read_proof(table: Mapping[str, Any]) -> FileProof:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prime_train.checkpoints import file_ends, torch_values
 from prime_train.checkpoints.folder_layout import FolderLayout, list_roots, step_of
-from prime_train.checkpoints.layout import list_entries
+from prime_train.checkpoints.listing import list_entries
 from prime_train.checkpoints.tracker import read_tracker
 
 _LOOKS = 5  # so many of the newest checkpoints are asked which one is the best

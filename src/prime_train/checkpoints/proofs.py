@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from prime_train.checkpoints import dcp, file_ends
-from prime_train.checkpoints.layout import Files
+from prime_train.checkpoints.listing import Files
 from prime_train.core import outside
 
 ProofKind = Literal[

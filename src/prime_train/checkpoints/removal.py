@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from prime_train.checkpoints.layout import LINK, MANIFEST, list_entries
+from prime_train.checkpoints.listing import LINK, MANIFEST, list_entries
 
 ASIDE = ".going-"  # prime-train and prime-rl ignore names with this prefix
 ASKED = ".asked-"  # the same for what has no marker, until its deletion is decided

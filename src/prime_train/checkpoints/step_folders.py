@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from prime_train.checkpoints import dcp, layout, proofs
+from prime_train.checkpoints import dcp, layout, listing, proofs
 from prime_train.checkpoints.folder_layout import (
     BUNDLED,
     NO_STEP,
@@ -192,7 +192,7 @@ def find_newest_complete(folders: Sequence[Path], form: FolderLayout) -> SavedCh
 
 def _checkpoint(step: int, parts: Sequence[Path], form: FolderLayout) -> SavedCheckpoint:
     pinned = any((part / PIN).exists() for part in parts)
-    total_bytes, written_s = sum(measure(part).size_bytes for part in parts), layout.written_s(parts[0])
+    total_bytes, written_s = sum(measure(part).size_bytes for part in parts), listing.written_s(parts[0])
     return SavedCheckpoint(step, parts[0], total_bytes, problem(parts, form), pinned, written_s)
 
 
@@ -220,6 +220,7 @@ class StepPlaces:
     broadcasts: tuple[Path, ...] = ()  # weights on their way to an inference engine
     rollouts: tuple[Path, ...] = ()
     temporary: tuple[Path, ...] = ()  # folders in which its saves write temporary files, with the names of the layout
+    outputs: tuple[Path, ...] = ()  # where it may write in no known layout: only the room of the disk counts
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -231,7 +232,7 @@ class StepPlaces:
         return {"root": str(self.root), "layout": asdict(self.layout), **folders}
 
 
-_FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts", "temporary")
+_FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts", "temporary", "outputs")
 
 
 def places_from(document: Mapping[str, Any]) -> StepPlaces:

@@ -12,6 +12,7 @@ from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Kind, StoredItem, Wholeness
 from prime_train.checkpoints.folder_layout import MeasuredFolder, measure, steps
 from prime_train.checkpoints.layout import PIN
+from prime_train.checkpoints.listing import name_step
 from prime_train.checkpoints.needed import find_needed
 from prime_train.checkpoints.step_folders import STABLE, StepPlaces, is_finished, problem
 
@@ -51,7 +52,7 @@ class Stock:
     def _checkpoints(self, found: Sequence[tuple[int, list[Path]]], now_s: float) -> list[StoredItem]:
         form = self.places.layout
         unseen = [parts[0] for _, parts in found if len(parts) == 1 and parts[0] not in self._walked]
-        looked = layout.look(map(layout.name_step, unseen)) if form.manifest else ()
+        looked = layout.look(map(name_step, unseen)) if form.manifest else ()
         first = {seen.checkpoint.step: self._first_seen(seen, now_s) for seen in looked}
         return [first.get(step) or self._saved(step, folders, now_s) for step, folders in found]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from prime_train.checkpoints import archive, packing_plan
+from prime_train.checkpoints.packing import archive, packing_plan
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.checkpoints.stock import Stock
 from prime_train.cli import ckpt_convert
@@ -25,7 +25,7 @@ from prime_train.programs import recorded
 from prime_train.supervise.processes.lock import hold_idle_run
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
 from prime_train.views.run import checkpoint_changes as changes
-from prime_train.views.run import checkpoints
+from prime_train.views.run import checkpoints, foreign_packing
 from prime_train.views.run.runs import find
 from prime_train.views.run.status import fold_events
 
@@ -45,7 +45,8 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
     """
     _expect_many()
     run_dir = find(run, Path.cwd())
-    found, unreadable = checkpoints.saved(run_dir), fold_events(run_dir).unreadable
+    found = sorted([*checkpoints.saved(run_dir), *checkpoints.packed(run_dir)], key=lambda one: -one.step)
+    unreadable = fold_events(run_dir).unreadable
     program, spec = recorded(run_dir)
     others = checkpoints.list_beside(program.places(spec, run_dir))
     if as_json:
@@ -144,6 +145,10 @@ def compress(
     Saves about a sixth of a checkpoint in fp32 and about a third of one in bf16. Needs 256 MiB of free space. May be
     interrupted and repeated: each part is unpacked and compared before the original is cut.
 
+    A checkpoint of another trainer is moved into `packed-0/` beside the others, so that its trainer does not look for
+    its files. The newest two complete ones stay, and so do the best one and the one that its trainer names. Refused
+    where nothing shows that its trainer leaves such a folder alone.
+
     --moments bf16 saves half of a checkpoint in fp32, and the rounding is final: a run that resumes from it has the
     same weights, and its further steps differ slightly.
 
@@ -158,6 +163,10 @@ def compress(
     run_dir = find(run, Path.cwd())
     archive.keep_freed_memory()
     lossy = moments is not None
+    if (places := foreign_packing.find_places(run_dir)) is not None:
+        results = _pack_foreign(run_dir, places, step, lossy=lossy, dry_run=dry_run)
+        _print_results(run_dir, results, as_json=as_json, dry_run=dry_run, nothing="nothing is left to pack")
+        return
     work = archive.compress_lossy if lossy else archive.compress
     left = packing_plan.lossy_work_bytes if lossy else packing_plan.work_bytes
     with hold_idle_run(run_dir):
@@ -170,9 +179,22 @@ def compress(
     _print_results(run_dir, results, as_json=as_json, dry_run=dry_run, nothing="nothing is left to pack")
 
 
+def _pack_foreign(
+    run_dir: RunDir, places: StepPlaces, step: int | None, *, lossy: bool, dry_run: bool
+) -> list[dict[str, Any]]:
+    with hold_idle_run(run_dir):
+        work = foreign_packing.choose_work(run_dir, places, step, lossy=lossy, dry_run=dry_run)
+        if dry_run:
+            return foreign_packing.plan(work)
+        with show_bytes(work.total_bytes, "packing") as on_read:
+            return foreign_packing.pack(work, on_read)
+
+
 @app.command("restore")
 def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color: NoColor = False) -> None:
     """Unpack packed checkpoints, byte for byte, for programs that read their files.
+
+    A checkpoint of another trainer gets its name back, with the modes and times of its files.
 
     Examples:
 
@@ -182,6 +204,14 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
     """
     run_dir = find(run, Path.cwd())
     archive.keep_freed_memory()
+    if (places := foreign_packing.find_places(run_dir)) is not None:
+        with (
+            hold_idle_run(run_dir),
+            show_bytes(foreign_packing.count_packed_bytes(places, step), "restoring") as on_read,
+        ):
+            results = foreign_packing.unpack(run_dir, places, step, on_read)
+        _print_results(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
+        return
     with hold_idle_run(run_dir):
         found = checkpoints.complete(run_dir, step)
         chosen = [c for c in found if packing_plan.is_packed(c.path) or packing_plan.has_leftovers(c.path)]

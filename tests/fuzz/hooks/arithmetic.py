@@ -11,8 +11,9 @@ import os
 import time
 from contextlib import suppress
 
-from prime_train.checkpoints import archive, layout, packing_plan
-from prime_train.checkpoints.archive import DamagedError
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.packing import archive, packing_plan
+from prime_train.checkpoints.packing.archive import DamagedError
 from prime_train.core.errors import UserError
 from prime_train.events import (
     CheckpointSaved,

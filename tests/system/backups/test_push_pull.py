@@ -18,11 +18,12 @@ from prime_train.backups.push import Limiter
 from prime_train.backups.settings import PROVIDERS
 from prime_train.backups.source import ChangedError
 from prime_train.backups.store import Store
-from prime_train.checkpoints import archive, in_use, layout, packing_plan, step_folders
+from prime_train.checkpoints import in_use, layout, step_folders
+from prime_train.checkpoints.packing import archive, packing_plan
 from prime_train.core.errors import UserError
 from tests.unit.backups import scene
 from tests.unit.backups.s3_server import set_faults
-from tests.unit.checkpoints.test_planes import numbers
+from tests.unit.checkpoints.packing.test_planes import numbers
 
 
 @pytest.fixture

@@ -18,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.checkpoints import archive, layout, packing_plan
-from prime_train.checkpoints.archive import DamagedError
-from prime_train.checkpoints.packing_plan import Sizes
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.packing import archive, packing_plan
+from prime_train.checkpoints.packing.archive import DamagedError
+from prime_train.checkpoints.packing.packing_plan import Sizes
 from prime_train.core.errors import UserError
-from tests.unit.checkpoints.test_planes import numbers
+from tests.unit.checkpoints.packing.test_planes import numbers
 
 SMALL = Sizes(segment_bytes=3000, piece_bytes=1000, smallest_bytes=1)
 OVERHEAD_BYTES = 600  # of a segment: the heads of its pieces and planes

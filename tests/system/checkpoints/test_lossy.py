@@ -19,10 +19,11 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from prime_train.checkpoints import archive, dcp, layout, lossy, packing_plan
-from prime_train.checkpoints import lossy as moments
-from prime_train.checkpoints.lossy import Edits
-from prime_train.checkpoints.packing_plan import Sizes
+from prime_train.checkpoints import dcp, layout
+from prime_train.checkpoints.packing import archive, lossy, packing_plan
+from prime_train.checkpoints.packing import lossy as moments
+from prime_train.checkpoints.packing.lossy import Edits
+from prime_train.checkpoints.packing.packing_plan import Sizes
 from prime_train.core.errors import UserError
 from tests.system.checkpoints.test_archive import content, doing, size_bytes, survives
 

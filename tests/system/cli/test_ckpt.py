@@ -16,7 +16,7 @@ from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, read
 from tests.system.checkpoints.test_archive import content
-from tests.unit.checkpoints.test_planes import numbers
+from tests.unit.checkpoints.packing.test_planes import numbers
 from tests.unit.cli.commands import prime_train, supervised
 from tests.unit.views.written_runs import WHOLE_LIFE, write_run
 

@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 from prime_train import spec
-from prime_train.checkpoints import archive, in_use, layout, packing_plan, removal
-from prime_train.checkpoints.packed import SUFFIX
+from prime_train.checkpoints import in_use, layout, removal
+from prime_train.checkpoints.packing import archive, packing_plan
+from prime_train.checkpoints.packing.packed import SUFFIX
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointPacked, CheckpointSaved, Progress, Record
 from prime_train.supervise.core.state import Live, Sent, State
 from prime_train.supervise.services import packing_program
 from prime_train.supervise.services.packing import PackingChild
 from tests.system.checkpoints.test_archive import content
-from tests.unit.checkpoints.test_planes import numbers
+from tests.unit.checkpoints.packing.test_planes import numbers
 from tests.unit.trainer import tiny
 
 WEIGHTS = numbers("f", 40_000)

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from prime_train import spec
-from prime_train.checkpoints import archive
+from prime_train.checkpoints.packing import archive
 from prime_train.core.rundir import RunDir
 from prime_train.trainer.model import hf
 from prime_train.trainer.model.decoder import Decoder, build

@@ -17,7 +17,8 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from prime_train import spec
-from prime_train.checkpoints import archive, dcp, layout, packing_plan, removal
+from prime_train.checkpoints import dcp, layout, removal
+from prime_train.checkpoints.packing import archive, packing_plan
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFailed, TrainerFinished

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from prime_train import spec
-from prime_train.checkpoints import archive
+from prime_train.checkpoints.packing import archive
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec

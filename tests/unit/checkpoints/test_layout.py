@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.checkpoints import layout
+from prime_train.checkpoints import layout, listing
 from prime_train.checkpoints.dcp import METADATA
 from prime_train.checkpoints.layout import MANIFEST
 from prime_train.core import outside
@@ -125,7 +125,7 @@ def test_a_folder_that_is_a_link_to_itself_has_no_checkpoints(tmp_path: Path) ->
     loop = tmp_path / "checkpoints"
     loop.symlink_to(loop)
     assert layout.scan(loop) == []
-    assert layout.list_files(loop) == {}
+    assert listing.list_files(loop) == {}
 
 
 def test_a_file_that_is_reached_through_a_link_makes_the_checkpoint_broken(folder: Path, tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ def test_a_file_that_vanishes_while_sizes_are_read_counts_nothing(
         return contextlib.nullcontext(entries)
 
     monkeypatch.setattr("os.scandir", scan)
-    assert layout.size_bytes(folder / "deeper") == len(CONTENT)
-    assert layout.size_bytes(folder / "gone") == 0
+    assert listing.size_bytes(folder / "deeper") == len(CONTENT)
+    assert listing.size_bytes(folder / "gone") == 0
 
 
 def test_a_checkpoint_has_the_entries_and_the_time_of_its_manifest(folder: Path) -> None:
@@ -243,7 +243,7 @@ def test_checkpoints_that_are_listed_together_are_judged_as_one_alone(
     folders[5].rename(tmp_path / "elsewhere")
     folders[5].symlink_to(tmp_path / "elsewhere")
     monkeypatch.setattr(layout, "_HELD_BYTES", held_bytes)
-    found = list(layout.look(map(layout.name_step, [*folders, tmp_path / "step_8"])))
+    found = list(layout.look(map(listing.name_step, [*folders, tmp_path / "step_8"])))
     assert [one.checkpoint for one in found] == [*map(layout.inspect, folders), layout.inspect(tmp_path / "step_8")]
     assert [one.checkpoint.complete for one in found] == [True, False, False, False, True, False, True, False]
     assert [one.folder_status is None for one in found] == [False] * 5 + [True, False, True]
@@ -264,17 +264,17 @@ def test_every_file_is_listed_and_a_link_is_itself(tmp_path: Path) -> None:
     outside_it = tmp_path / "outside"
     outside_it.write_bytes(bytes(1000))
     (tmp_path / "folder" / "link").symlink_to(outside_it)
-    found = layout.list_files(tmp_path / "folder")
+    found = listing.list_files(tmp_path / "folder")
     assert found.keys() == {f"{inner}{n}" for n in range(3) for inner in ("", "inner/", "inner/deep/")} | {"link"}
     length = len(os.fspath(outside_it))
     assert found["link"].st_size == length
-    assert layout.size_bytes(tmp_path / "folder") == 9 * 11 + length
+    assert listing.size_bytes(tmp_path / "folder") == 9 * 11 + length
     (tmp_path / "step_1").symlink_to(tmp_path / "folder")
-    assert layout.size_bytes(tmp_path / "step_1") == 0
+    assert listing.size_bytes(tmp_path / "step_1") == 0
 
 
 def test_a_folder_that_is_gone_was_never_written(tmp_path: Path) -> None:
-    assert layout.written_s(tmp_path / "step_1") == 0.0
+    assert listing.written_s(tmp_path / "step_1") == 0.0
 
 
 def test_a_link_to_a_checkpoint_is_one(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints import layout, removal
+from prime_train.checkpoints import layout, listing, removal
 from prime_train.core.rundir import set_stranger_aside
 
 
@@ -90,7 +90,7 @@ def test_a_linked_checkpoint_is_named_and_not_resumed_from(tmp_path: Path, stran
     root.mkdir()
     (root / "step_5").symlink_to(stranger)
     (found,) = layout.scan(root)
-    assert (found.problem, found.size_bytes) == (layout.LINK, 0)
+    assert (found.problem, found.size_bytes) == (listing.LINK, 0)
     with pytest.raises(ValueError, match="symbolic link"):
         layout.mark_damaged(root / "step_5", "no reason")
     assert layout.problem(stranger) == ""
@@ -101,7 +101,7 @@ def test_a_link_gives_its_name_to_a_save(tmp_path: Path, stranger: Path) -> None
     root.mkdir()
     for expected in ("step_5.set_aside", "step_5.set_aside.2"):
         (root / "step_5").symlink_to(stranger)
-        assert removal.describe_stranger(root / "step_5") == layout.LINK
+        assert removal.describe_stranger(root / "step_5") == listing.LINK
         kept = set_stranger_aside(root / "step_5")
         assert kept.name == expected
         assert kept.readlink() == stranger

@@ -26,7 +26,7 @@ from prime_train.programs.command.live_lines import LiveLine, LiveLines
 from prime_train.programs.command.progress.log_progress import LogProgress
 from prime_train.programs.command.progress.marks import ProgressMark
 from prime_train.programs.command.progress_files import ProgressFiles
-from prime_train.programs.command.reported import keep_reported
+from prime_train.programs.command.reported import find_printed_folder, keep_printed, keep_reported
 from prime_train.programs.command.trainer import KnownTrainer, know_run
 from prime_train.programs.log_observer import LogObserver
 from prime_train.programs.seen_checkpoints import SeenCheckpoints, compare
@@ -106,6 +106,8 @@ class CommandObserver(LogObserver):
                 self._loss = mark.loss
             if mark.tokens_per_s is not None:
                 self._tokens_per_s = mark.tokens_per_s
+            if mark.kind in ("save_start", "save_done") and mark.path:
+                self._learn_place(mark)
             match mark.kind:
                 case "step" if mark.step is not None and mark.counts_steps and mark.step > self._step:
                     self._step, self._phase = mark.step, ""
@@ -119,6 +121,17 @@ class CommandObserver(LogObserver):
                     self._has_stop_line = True
                 case "unreadable" if not self._unreadable:
                     self._unreadable = mark
+
+    def _learn_place(self, mark: ProgressMark) -> None:
+        """Take the folder of the checkpoints from a line about a save, where nothing else says it."""
+        trainer = self._trainer
+        if trainer.checkpoints is not None or not trainer.layouts:
+            return
+        folder = find_printed_folder(trainer.cwd / mark.path, mark.step, trainer.layouts)
+        if folder is not None:
+            with suppress(OSError):  # a full disk; the next save is printed, too
+                keep_printed(self._run_dir, folder)
+                self._trainer = know_run(self._spec, self._run_dir)
 
     def _take_live(self, line: LiveLine) -> None:
         """A line of a script or callback that reports by itself: it is certain."""

@@ -24,6 +24,7 @@ from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.command.describe import describe_search, describe_trainer
 from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.observer import ROLE, CommandObserver, live_folder
+from prime_train.programs.command.packed_resume import refuse_packed
 from prime_train.programs.command.trainer import KnownTrainer, know_run, trainer_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.program import TERMINAL, Host, Launch, Needs, Program, ProgramConfig, Variable
@@ -75,6 +76,8 @@ class CommandProgram(RunTomlProgram):
                 why="each of the two would resume from the checkpoints of the other, and delete them",
                 fix="give this run a folder of its own; prime-train status shows the runs of this folder",
             )
+        if resume == "auto":
+            refuse_packed(self.places(run, run_dir), self.checkpoints(run, run_dir), run_dir)
         return base.open_run(text, run, run_dir, self, resume)
 
     def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False) -> Program:
@@ -150,7 +153,7 @@ class CommandProgram(RunTomlProgram):
         """The folder of its checkpoints; in an unknown layout a folder without any, so that none is judged."""
         trainer = know_run(run, run_dir)
         if trainer.checkpoints is None or trainer.layout is None:
-            return StepPlaces(run_dir.path, (run_dir.checkpoints,))
+            return StepPlaces(run_dir.path, (run_dir.checkpoints,), outputs=(trainer.checkpoints or trainer.cwd,))
         temporary = (_find_temporary(trainer.command.env),) if trainer.layout.temporary else ()
         return StepPlaces(run_dir.path, (trainer.checkpoints,), trainer.layout, temporary=temporary)
 

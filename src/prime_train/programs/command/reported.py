@@ -1,13 +1,15 @@
-"""Where a script with `prime_train.live` saves: learned from its first checkpoint, and kept for the next attempt.
+"""Where a command saves, learned from its first checkpoint and kept for the next attempt. Nothing says so before.
 
-Nothing says so before. The names of the checkpoints come from the script, so a step folder is only what is named as the
-reported one, and complete only with the manifest that `live.checkpoint` wrote.
+With `prime_train.live` the names come from the script, so a step folder is only what is named as the reported one, and
+complete only with the manifest that `live.checkpoint` wrote. A trainer with a profile may print the path of a save;
+then the layouts of the profile hold in that folder.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +23,10 @@ from prime_train.programs.command.live_lines import LiveLine
 
 
 class ReportedPlace(NamedTuple):
-    """A folder with checkpoints, and how those are named."""
+    """A folder with checkpoints, and how those are named; None where the trainer's profile says it."""
 
     folder: Path
-    layout: FolderLayout
+    layout: FolderLayout | None
 
 
 def find_place(checkpoint: Path, step: int) -> ReportedPlace | None:
@@ -41,6 +43,18 @@ def find_place(checkpoint: Path, step: int) -> ReportedPlace | None:
     return ReportedPlace(checkpoint.parent, FolderLayout(name + beside, kind="file", proofs=proofs))
 
 
+def find_printed_folder(path: Path, step: int | None, forms: Sequence[FolderLayout]) -> Path | None:
+    """The folder of the checkpoints, by the path in a line about a save: that of a step, or with a step the folder.
+
+    None for anything else, and where a step has parts in several folders.
+    """
+    if any(form.parts for form in forms):
+        return None
+    if any(re.compile(form.step, re.ASCII).fullmatch(path.name) for form in forms):
+        return path.parent
+    return path if step is not None else None
+
+
 def _manifest(name: str) -> FileProof:
     return FileProof("manifest", (name,), "step")
 
@@ -51,10 +65,17 @@ def keep_reported(run_dir: RunDir, line: LiveLine) -> None:
         write_atomic(run_dir.reported, json.dumps({"checkpoint": line.checkpoint, "step": line.of_step}))
 
 
+def keep_printed(run_dir: RunDir, folder: Path) -> None:
+    """Write down the folder of the checkpoints that a line names. Raises OSError."""
+    write_atomic(run_dir.reported, json.dumps({"folder": str(folder)}))
+
+
 def read_reported(run_dir: RunDir) -> ReportedPlace | None:
     """The place of the newest reported checkpoint. None if there is none, or if its record is damaged."""
     try:
         kept = outside.read_json(run_dir.reported, RECORD_BYTES, run_dir.path)
+        if "folder" in kept:
+            return ReportedPlace(Path(str(kept["folder"])), None)
         step = outside.to_count(kept["step"])
         return None if step is None else find_place(Path(str(kept["checkpoint"])), step)
     except (OSError, ValueError, KeyError, TypeError):

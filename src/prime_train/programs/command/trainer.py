@@ -110,14 +110,15 @@ def trainer_of(run: RunSpec) -> KnownTrainer:
 
 
 def know_run(run: RunSpec, run_dir: RunDir) -> KnownTrainer:
-    """What is known of the trainer with what its script has reported in this run."""
+    """What is known of the trainer with what its script has reported, or it has printed, in this run."""
     trainer = trainer_of(run)
     if trainer.checkpoints is not None and trainer.layouts:
         return trainer
     reported = read_reported(run_dir)
     if reported is None:
         return trainer
-    return replace(trainer, checkpoints=reported.folder, layouts=(reported.layout,))
+    layouts = trainer.layouts if reported.layout is None else (reported.layout,)
+    return replace(trainer, checkpoints=reported.folder, layouts=layouts)
 
 
 def _has_callback(profile: TrainerProfile | None) -> bool:

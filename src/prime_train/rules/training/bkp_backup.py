@@ -70,7 +70,7 @@ def packing_of_checkpoints_that_prime_rl_reads(run: RunSpec) -> Problems:
 
     prime-rl reads its files itself, and they have no manifest of hashes, so nothing would be packed
 
-    Source: programs/prime_rl/program.py (keeps_hashes), checkpoints/archive.py.
+    Source: programs/prime_rl/program.py (keeps_hashes), checkpoints/packing/archive.py.
 
     Bad (prime-rl 2026-08):
         [prime_train.backup]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from prime_train.checkpoints import layout, packing_plan
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.packing import packing_plan
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointPacked
@@ -107,7 +108,7 @@ class PackingChild:
 
 def delete_pieces(run_dir: RunDir) -> None:
     """Delete the pieces that a killed packing left in the complete checkpoints of a run."""
-    from prime_train.checkpoints import archive  # here: a run without packing needs no numpy
+    from prime_train.checkpoints.packing import archive  # here: a run without packing needs no numpy
 
     for found in layout.scan(run_dir.checkpoints):
         if found.complete and packing_plan.has_leftovers(found.path):

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from prime_train.checkpoints import archive, in_use, layout, packing_plan
+from prime_train.checkpoints import in_use, layout
+from prime_train.checkpoints.packing import archive, packing_plan
 from prime_train.core.errors import UserError
 from prime_train.supervise.watches.sample_lines import write
 

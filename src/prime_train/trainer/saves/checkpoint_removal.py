@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from prime_train.checkpoints import in_use, layout, removal
+from prime_train.checkpoints import in_use, layout, listing, removal
 from prime_train.checkpoints.cleanup import find_superseded
 from prime_train.core.rundir import set_stranger_aside, sync
 from prime_train.events import CheckpointDeleted, SpaceFreed
@@ -56,7 +56,7 @@ def clear_unfinished(attempt: Attempt) -> None:
         return
     root = attempt.run_dir.checkpoints
     for link in removal.list_links(root):
-        attempt.emit(_not_deleted(attempt, link, layout.LINK))
+        attempt.emit(_not_deleted(attempt, link, listing.LINK))
     for found in layout.scan(root):
         # The manifest is written last, so a folder that has one was not left by a killed save.
         if found.path.is_symlink() or (found.path / layout.MANIFEST).exists():
@@ -73,7 +73,7 @@ def clear_unfinished(attempt: Attempt) -> None:
             try:
                 removal.finish(left)
             except OSError as error:
-                attempt.emit(_not_deleted(attempt, left, str(error), layout.size_bytes(left)))
+                attempt.emit(_not_deleted(attempt, left, str(error), listing.size_bytes(left)))
 
 
 def _not_deleted(attempt: Attempt, path: Path, problem: str, size_bytes: int = 0) -> SpaceFreed:

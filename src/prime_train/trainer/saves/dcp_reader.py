@@ -26,8 +26,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from prime_train.checkpoints import dcp, layout
 from prime_train.checkpoints.dcp import StandIn, UnlikeError
-from prime_train.checkpoints.packed import ManifestEntry
-from prime_train.checkpoints.packed_file import PackedFile
+from prime_train.checkpoints.packing.packed import ManifestEntry
+from prime_train.checkpoints.packing.packed_file import PackedFile
 from prime_train.trainer.saves.tensor_files import FileTensor
 
 _BUFFER_BYTES = 2**20

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from prime_train.checkpoints import archive, layout, packing_plan
-from prime_train.checkpoints.archive import DamagedError
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.packing import archive, packing_plan
+from prime_train.checkpoints.packing.archive import DamagedError
 from prime_train.core.errors import UserError
 from prime_train.events import CheckpointUnreadable, Phase
 from prime_train.trainer import machine_files, seed

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.cleanup import Deletion, Keep, StoredItem, list_deletable, newest_usable
 from prime_train.checkpoints.layout import SavedCheckpoint
-from prime_train.checkpoints.packing_plan import StoredSize
+from prime_train.checkpoints.packing import archive, packing_plan
+from prime_train.checkpoints.packing.packing_plan import StoredSize
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.views.text import pick, rounded
 
@@ -19,10 +19,10 @@ def plan_packing(found: SavedCheckpoint, *, lossy: bool) -> dict[str, Any]:
     """The expected sizes. There is no estimate for a packed checkpoint that must be restored before it is rounded."""
     path = found.path
     if not lossy:
-        return _packing(found, packing_plan.estimate(path), lossy=packing_plan.is_lossy(path))
+        return describe_packing(found, packing_plan.estimate(path), lossy=packing_plan.is_lossy(path))
     if packing_plan.list_to_restore(path):
-        return _packing(found, packing_plan.measure(path), lossy=True, note="no estimate: it is restored first")
-    return _packing(found, packing_plan.estimate(path, edits=packing_plan.find_edits(path)), lossy=True)
+        return describe_packing(found, packing_plan.measure(path), lossy=True, note="no estimate: it is restored first")
+    return describe_packing(found, packing_plan.estimate(path, edits=packing_plan.find_edits(path)), lossy=True)
 
 
 def work_on(found: SavedCheckpoint, work: Callable[[Path], None]) -> dict[str, Any]:
@@ -31,13 +31,13 @@ def work_on(found: SavedCheckpoint, work: Callable[[Path], None]) -> dict[str, A
     try:
         work(found.path)
     except archive.DamagedError as error:
-        return _packing(found, packing_plan.measure(found.path), problem=f"broken: {error}")
+        return describe_packing(found, packing_plan.measure(found.path), problem=f"broken: {error}")
     seconds = time.perf_counter() - began
     lossy = packing_plan.is_lossy(found.path)
-    return _packing(found, packing_plan.measure(found.path), lossy=lossy, seconds=seconds)
+    return describe_packing(found, packing_plan.measure(found.path), lossy=lossy, seconds=seconds)
 
 
-def _packing(
+def describe_packing(
     found: SavedCheckpoint,
     stored: StoredSize,
     *,

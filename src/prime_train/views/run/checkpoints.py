@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from prime_train.backups import inventory
@@ -10,7 +11,8 @@ from prime_train.backups.inventory import StoredBackup
 from prime_train.checkpoints.aside import measure_aside
 from prime_train.checkpoints.layout import MANIFEST, SavedCheckpoint, inspect
 from prime_train.checkpoints.leftovers import find_leftovers
-from prime_train.checkpoints.packing_plan import StoredSize, sum_sizes
+from prime_train.checkpoints.packing import foreign
+from prime_train.checkpoints.packing.packing_plan import StoredSize, sum_sizes
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
@@ -59,10 +61,16 @@ def saved(run_dir: RunDir) -> list[SavedCheckpoint]:
     return program.checkpoints(run, run_dir)
 
 
+def packed(run_dir: RunDir) -> list[SavedCheckpoint]:
+    """The checkpoints of another trainer that were moved to be packed, newest first."""
+    program, run = recorded(run_dir)
+    return foreign.list_packed(program.places(run, run_dir))
+
+
 def list_json(run: str, found: Iterable[SavedCheckpoint], unreadable: Collection[int], now_s: float) -> dict[str, Any]:
     """The document of `ckpt list --json`. `found`: newest first. `unreadable`: steps that a trainer could not load."""
     listed = [_checkpoint_json(one, _problem(one, unreadable), now_s) for one in found]
-    resume = next((one for one in listed if one["complete"]), None)
+    resume = next((one for one in listed if one["complete"] and not foreign.is_packed_away(Path(one["path"]))), None)
     if resume is not None:
         resume["resume"] = True
     step = None if resume is None else resume["step"]
@@ -115,7 +123,9 @@ def list_rows(
     for one in found:
         problem = _problem(one, unreadable)
         remarks = [problem or "complete", *_describe_packing(one)]
-        if not problem and not is_resume_shown:
+        if foreign.is_packed_away(one.path):
+            remarks.append("its trainer finds it after `prime-train ckpt restore`")
+        elif not problem and not is_resume_shown:
             remarks.append("used by a resume")
             is_resume_shown = True
         size, age = format_bytes(one.size_bytes), format_seconds(_age_s(one, now_s))
@@ -168,7 +178,8 @@ class VerifyResult(NamedTuple):
 
 def total_bytes(run_dir: RunDir, step: int | None = None) -> int:
     """The number of bytes that `verify` reads."""
-    return sum(checkpoint.size_bytes for checkpoint in _choose(run_dir, step) if checkpoint.complete)
+    chosen = _choose(run_dir, step) + [one for one in packed(run_dir) if step in (None, one.step)]
+    return sum(checkpoint.size_bytes for checkpoint in chosen if checkpoint.complete)
 
 
 def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = None) -> Iterator[VerifyResult]:
@@ -180,6 +191,11 @@ def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = N
     lengths_only = f"all file lengths are correct; contents not checked, because {program.title} writes no hashes"
     if program.places(run, run_dir).layout.proofs:
         lengths_only = "no file is missing or cut; other damage does not show, because the trainer writes no hashes"
+    for found in foreign.list_packed(program.places(run, run_dir), step, hashes=True, on_read=on_read):
+        is_broken = bool(found.problem) and (found.path / MANIFEST).exists()
+        yield VerifyResult(
+            found.step, "broken" if is_broken else "unfinished" if found.problem else "verified", found.problem
+        )
     for candidate in _choose(run_dir, step):
         if not program.keeps_hashes:
             state: Literal["whole", "unfinished"] = "whole" if candidate.complete else "unfinished"
@@ -202,7 +218,7 @@ def _choose(run_dir: RunDir, step: int | None) -> list[SavedCheckpoint]:
 def find_checkpoint(run_dir: RunDir, step: int) -> SavedCheckpoint:
     """The checkpoint of `step`. Raises UserError if the run has none."""
     program, run = recorded(run_dir)
-    found = program.checkpoints(run, run_dir)
+    found = [*program.checkpoints(run, run_dir), *packed(run_dir)]
     for checkpoint in found:
         if checkpoint.step == step:
             return checkpoint

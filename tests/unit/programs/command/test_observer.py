@@ -13,7 +13,12 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointUnreadable, Event, Phase, TrainerFailed, TrainerFinished, read
 from prime_train.programs.command.derive import derive
 from prime_train.programs.command.observer import CommandObserver, live_folder
+from prime_train.programs.command.program import PROGRAM
 from prime_train.registry.trainers import trainer_profile
+from prime_train.spec import Data, Run, RunSpec
+from prime_train.spec.command import CheckpointSource, CommandSpec
+from tests.unit.checkpoints import written_saves as saves
+from tests.unit.checkpoints.written_saves import SAVES
 
 SUMMARY = "{'train_runtime': '5.2', 'train_samples_per_second': '5.3', 'train_steps_per_second': '2.6', 'train_loss': '3', 'epoch': '1'}\n"  # noqa: E501
 REACHED = "`Trainer.fit` stopped: `max_steps=48` reached.\n"
@@ -43,6 +48,27 @@ def observe(
     (live_folder(run_dir, 1) / "rank0-1.jsonl").write_text(reported)
     observer.end(returncode=returncode)
     return [record.event for record in read(run_dir.events)]
+
+
+@pytest.mark.parametrize(("named", "learned"), [("", "printed"), ("named", "named")])
+def test_the_folder_of_the_checkpoints_is_learned_where_nothing_names_it(
+    named: str, learned: str, tmp_path: Path
+) -> None:
+    """The disk watch and the next attempt have it from there."""
+    line = "saving checkpoint at iteration    1000 to printed in torch_dist format\n"
+    saves.write_whole(tmp_path / learned, SAVES["megatron-lm"](1000))
+    observe(tmp_path, "megatron", line, folder=named)
+    run_dir = RunDir(tmp_path / "runs" / "a")
+    command = CommandSpec(
+        argv=("python", "pretrain.py"),
+        cwd=str(tmp_path),
+        trainer="megatron",
+        checkpoints=CheckpointSource(dir=named),
+    )
+    run = RunSpec(run=Run(name="a", kind="command", max_steps=2000), data=Data(sources=()), command=command)
+    places = PROGRAM.places(run, run_dir)
+    assert (places.checkpoints, places.outputs) == ((tmp_path / learned,), ())
+    assert [one.step for one in PROGRAM.checkpoints(run, run_dir) if one.complete] == [1000]
 
 
 def test_a_summary_after_an_early_stop_is_no_finish(tmp_path: Path) -> None:

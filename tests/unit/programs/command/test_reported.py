@@ -10,7 +10,8 @@ from prime_train import live
 from prime_train.checkpoints.step_folders import checkpoints
 from prime_train.core.rundir import RunDir
 from prime_train.programs.command.live_lines import LiveLine
-from prime_train.programs.command.reported import find_place, keep_reported, read_reported
+from prime_train.programs.command.reported import find_place, find_printed_folder, keep_reported, read_reported
+from tests.unit.checkpoints.test_layouts import find_layout
 
 
 def save(path: Path, step: int, *, is_file: bool) -> None:
@@ -31,6 +32,7 @@ def test_every_checkpoint_named_as_the_reported_one_is_found(name: str, is_file:
     keep_reported(run_dir, LiveLine(0, 1.0, 6, checkpoint=str(out / name.format(6)), of_step=6))
     place = read_reported(run_dir)
     assert place is not None
+    assert place.layout is not None
     found = checkpoints([place.folder], place.layout)
     assert [(saved.step, saved.complete) for saved in found] == [(6, True), (3, True)]
 
@@ -41,10 +43,28 @@ def test_a_cut_file_and_another_step_are_not_complete(is_file: bool, tmp_path: P
         save(tmp_path / "out" / f"s{step}.pt", step, is_file=is_file)
     place = find_place(tmp_path / "out" / "s3.pt", 3)
     assert place is not None
+    assert place.layout is not None
     cut = tmp_path / "out" / "s6.pt"
     (cut if is_file else cut / "state.pt").write_bytes(b"12")
     found = checkpoints([place.folder], place.layout)
     assert [saved.complete for saved in found] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("layout", "path", "step", "folder"),
+    [
+        ("hf", "/x/out/checkpoint-500", 500, "/x/out"),
+        ("megatron-dist", "/ckpt", 500, "/ckpt"),
+        ("orbax", "/ckpt/100", None, "/ckpt"),
+        ("verl", "/x/latest_checkpointed_iteration.txt", None, None),  # no step, and not the name of one
+        ("openrlhf", "/x/global_step5", 5, None),  # each step has parts in folders of their own
+    ],
+)
+def test_the_folder_is_read_from_a_line_about_a_save(
+    layout: str, path: str, step: int | None, folder: str | None
+) -> None:
+    found = find_printed_folder(Path(path), step, [find_layout(layout)])
+    assert found == (None if folder is None else Path(folder))
 
 
 def test_a_name_without_the_step_has_no_place(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import load_file
 
 from prime_train import spec
-from prime_train.checkpoints import archive, in_use, layout
+from prime_train.checkpoints import in_use, layout
+from prime_train.checkpoints.packing import archive
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec

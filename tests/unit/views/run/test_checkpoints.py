@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints.layout import MANIFEST, SavedCheckpoint
-from prime_train.checkpoints.packed import ManifestEntry, PackedSegment
+from prime_train.checkpoints.packing.packed import ManifestEntry, PackedSegment
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views.run import checkpoints

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf
 
 from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
@@ -22,12 +23,13 @@ from prime_train.supervise.watches.disk.room import (
     slope,
     total_bytes,
 )
-from prime_train.supervise.watches.disk.sample import DiskSample, Space
+from prime_train.supervise.watches.disk.sample import DiskSample, Refusal, Space
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 _SAVES_SEEN = 8  # for the bytes that stay after a save
 _SAVES_ENOUGH = 4
 _STEPS_SEEN = 30
+_SAVES_COMPARED = 3  # of the newest checkpoints, for the steps between two of them
 _DUE_S = 30.0  # a save that begins this soon counts as begun
 
 
@@ -39,6 +41,7 @@ class DiskHistory:
     steps: tuple[tuple[float, int], ...] = ()  # monotonic seconds and step, one pair for each step seen
     stayed: tuple[UsedPoint, ...] = ()  # when a save began: bytes of the checkpoints that are never deleted
     newest_seen: int = -1
+    saves: tuple[int, ...] = ()  # steps of the newest complete checkpoints, in rising order
     standing: frozenset[str] = frozenset()  # names of the alarms of the last look
 
 
@@ -56,9 +59,10 @@ def judge(
 ) -> DiskVerdict:
     """The verdict on one sample, `now_s` on the clock of the files (epoch)."""
     memory = _remember(memory, sample, doing, keep, limits, now_s)
-    doing = replace(doing, saving=doing.saving or bool(list_in_writing(sample.items, keep, now_s)))
+    doing = _add_seen(doing, memory, bool(list_in_writing(sample.items, keep, now_s)))
     due_s = _predict_due_s(memory, doing)
-    alarms = [messages.report_refusal(refusal, _choose_at_save(due_s, doing, limits)) for refusal in sample.refusals]
+    at_save = _choose_at_save(due_s, doing, limits)
+    alarms = [_judge_refusal(refusal, sample, doing, at_save) for refusal in sample.refusals]
     if not sample.spaces:
         return DiskVerdict(_keep_standing(memory, alarms), tuple(alarms))
     disk = sample.spaces[0]
@@ -73,7 +77,8 @@ def judge(
     deletions = choose_deletions(deletable, wanted)
     alarms += _judge_room(disk, room, memory, doing, limits)
     if full_s < inf:
-        is_late = full_s < limits.pause_ahead_s and doing.is_running and not doing.saving
+        # Where no checkpoint is known, a pause could lose every step.
+        is_late = full_s < limits.pause_ahead_s and doing.is_running and not doing.saving and doing.knows_layout
         alarms.append(messages.report_filling(disk, full_s, doing, deletable, _choose_pause(is_late, limits)))
     alarms += _judge_others(sample, memory, doing, limits)
     alarms += _judge_limits(sample, disk, wanted, deletions, doing, limits)
@@ -81,6 +86,14 @@ def judge(
     lacking = (space for space in sample.spaces if space.total_inodes > 10 * few and space.free_inodes < few)
     alarms += map(messages.report_few_inodes, lacking)
     return DiskVerdict(_keep_standing(memory, alarms), tuple(alarms), deletions)
+
+
+def _add_seen(doing: Doing, memory: DiskHistory, is_writing: bool) -> Doing:
+    """What the run does, with what its files show of it."""
+    following = doing.next_save_step
+    if following is None:
+        following = predict_next_save(memory.saves, doing)
+    return replace(doing, saving=doing.saving or is_writing, next_save_step=following)
 
 
 def _keep_standing(memory: DiskHistory, alarms: Sequence[Alarm]) -> DiskHistory:
@@ -105,7 +118,27 @@ def _remember(
     stayed = memory.stayed
     if newest > memory.newest_seen >= 0:
         stayed = (*stayed, UsedPoint(sample.at_s, _count_staying_bytes(sample, keep, limits, now_s)))[-_SAVES_SEEN:]
-    return replace(memory, trends=trends, steps=steps, stayed=stayed, newest_seen=newest)
+    saves = _add_saves(memory.saves, sample)
+    return replace(memory, trends=trends, steps=steps, stayed=stayed, newest_seen=newest, saves=saves)
+
+
+def _add_saves(saves: tuple[int, ...], sample: DiskSample) -> tuple[int, ...]:
+    """The steps with what is complete by now. Those between two of them may have been deleted before they were seen."""
+    whole = sorted(item.step for item in sample.items if item.kind == "checkpoint" and item.complete)
+    later = whole if not saves else [step for step in whole if step > saves[-1]]
+    return (*saves, *later)[-_SAVES_COMPARED:]
+
+
+def predict_next_save(saves: Sequence[int], doing: Doing) -> int | None:
+    """The step of the next save by the steps of those before, oldest first; None where they do not show it."""
+    gaps = {after - before for before, after in pairwise(saves)}
+    # Saves at an interval of time have other steps between them each time, and so has one that was asked for.
+    if len(gaps) != 1:
+        return None
+    due = saves[-1] + gaps.pop()
+    if due < doing.step:
+        return None
+    return due if doing.last_step is None else min(due, doing.last_step)
 
 
 def _count_staying_bytes(sample: DiskSample, keep: Keep, limits: DiskLimits, now_s: float) -> int:
@@ -131,6 +164,14 @@ def _predict_due_s(memory: DiskHistory, doing: Doing) -> float | None:
 
 def _is_due(due_s: float | None, limits: DiskLimits) -> bool:
     return due_s is None or due_s < max(_DUE_S, 3 * limits.interval_s)
+
+
+def _judge_refusal(refusal: Refusal, sample: DiskSample, doing: Doing, at_save: Answer) -> Alarm:
+    """Where the layout is not known, another disk than the run's own is one that the trainer may write to."""
+    is_own = not sample.spaces or refusal.path == sample.spaces[0].path
+    if doing.knows_layout or is_own:
+        return messages.report_refusal(refusal, at_save)
+    return messages.report_full_output(refusal)
 
 
 def _choose_at_save(due_s: float | None, doing: Doing, limits: DiskLimits) -> Answer:

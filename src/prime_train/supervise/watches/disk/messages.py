@@ -18,12 +18,16 @@ NO_ROOM = "disk_no_room"
 FILLING = "disk_filling"
 REFUSES = "disk_refuses"
 SILENT = "disk_silent"
+_UNKNOWN = (
+    "nothing is deleted, because the layout of the trainer's checkpoints is not known; command.checkpoints.dir and "
+    "command.checkpoints.layout name it (`prime-train trainers list`)"
+)
 
 
 def report_no_room(disk: Space, room: DiskRoom, due_s: float | None, doing: Doing, answer: Answer) -> Alarm:
-    when = "" if due_s is None else f", due in {format_seconds(due_s)},"
+    when = "due at a step that is not known" if due_s is None else f"due in {format_seconds(due_s)}"
     what = (
-        f"the next checkpoint{when} needs {format_bytes(room.need_bytes)} with the files beside it, and "
+        f"the next checkpoint, {when}, needs {format_bytes(room.need_bytes)} with the files beside it, and "
         f"{disk.path} has {_describe_room(room)}"
     )
     why = "an incomplete save loses all steps since the last complete checkpoint"
@@ -43,6 +47,8 @@ def _describe_room(room: DiskRoom) -> str:
 
 
 def _advise(disk: Space, doing: Doing) -> str:
+    if not doing.knows_layout:
+        return f"free space on {disk.path}: {_UNKNOWN}"
     return (
         f"free space on {disk.path}: see what the run keeps with `prime-train ckpt prune {doing.name} --dry-run`; "
         "the same command continues from the newest checkpoint"
@@ -92,6 +98,13 @@ def report_refusal(refusal: Refusal, answer: Answer) -> Alarm:
     why = f"{found.why}; the next checkpoint would fail there, and logs and events too"
     fix = f"{found.fix}; then give the same command again"
     return Alarm(WATCH, REFUSES, refusal.path, answer, "disk", what, why, fix, refusal.path, savable=False)
+
+
+def report_full_output(refusal: Refusal) -> Alarm:
+    found = explain_disk_error(refusal.errno, refusal.path)
+    what = f"{refusal.path} accepts no file: {refusal.message}: {found.what}"
+    why = f"{found.why}; what the trainer saves there would stay incomplete"
+    return Alarm(WATCH, REFUSES, refusal.path, "alert", "disk", what, why, f"{found.fix}; {_UNKNOWN}", refusal.path)
 
 
 def report_silent(path: str, mounted: str, silent_s: float) -> Alarm:

@@ -47,10 +47,12 @@ class Doing:
 
     name: str
     step: int = 0
-    next_save_step: int | None = None
+    next_save_step: int | None = None  # None: by the checkpoints that were seen
+    last_step: int | None = None
     saving: bool = False
     is_running: bool = True  # the attempt lives and has loaded its checkpoint
     first_save_bytes: int | None = None  # the expected size while there is no checkpoint
+    knows_layout: bool = True  # else no checkpoint is judged, and nothing is deleted
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class DiskSample:
-    """One look. The first space is that of the checkpoints."""
+    """One look. The first space is that of the checkpoints; in no known layout, that of the run's own folder."""
 
     at_s: float  # time.monotonic()
     spaces: tuple[Space, ...]

@@ -6,9 +6,11 @@ The loop never waits for a disk.
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +25,7 @@ from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.disk import messages
 from prime_train.supervise.watches.disk.judge import DiskHistory, judge
+from prime_train.supervise.watches.disk.places_search import PlacesSearch
 from prime_train.supervise.watches.disk.removal_program import Order
 from prime_train.supervise.watches.disk.room import DiskLimits, Doing
 from prime_train.supervise.watches.disk.sample import DiskSample
@@ -43,7 +46,7 @@ def create(context: Context) -> DiskWatch:
     run, run_dir, program = context
     answer = run.prime_train.watch.disk
     assert answer != "off"
-    return DiskWatch(run, run_dir, program.places(run, run_dir), program.keep(run), answer=answer)
+    return DiskWatch(run, run_dir, partial(program.places, run, run_dir), program.keep(run), answer=answer)
 
 
 class DiskWatch:
@@ -55,14 +58,15 @@ class DiskWatch:
         self,
         run: RunSpec,
         run_dir: RunDir,
-        places: StepPlaces,
+        find_places: Callable[[], StepPlaces],
         keep: Keep,
         *,
         answer: Literal["alert", "pause"] = "pause",
         interval_s: float = 10.0,
     ) -> None:
         self._run = run
-        self._places = places
+        self._places = find_places()
+        self._search = PlacesSearch(find_places)
         self._kept = keep  # while no attempt lives
         cleanup = run.prime_train.cleanup
         self._limits = DiskLimits(
@@ -73,8 +77,7 @@ class DiskWatch:
             interval_s=interval_s,
         )
         self._log = run_dir.watches / "disk.log"
-        arguments = (str(interval_s), json.dumps(places.as_json()))
-        self._sampler = Sampler(_PROGRAM, arguments, self._log)
+        self._sampler = self._create_sampler(self._places)
         self._memory = DiskHistory()
         self._alarms: tuple[Alarm, ...] = ()
         self._removal: Sampler | None = None
@@ -91,11 +94,13 @@ class DiskWatch:
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         """Everything that is wrong with the disk. Deletions start here too. Never waits for the disk."""
         self._collect()
+        self._follow(self._search.take(state))
         self._sampler.keep()
         for raw in self._sampler.take():
             sample = self._mark_failed(load(DiskSample, raw))
             keep = keep_while_running(self._kept, state)
-            verdict = judge(self._memory, sample, read_doing(self._run, state), keep, self._limits, now_s)
+            doing = replace(read_doing(self._run, state), knows_layout=not self._places.outputs)
+            verdict = judge(self._memory, sample, doing, keep, self._limits, now_s)
             self._memory, self._alarms = verdict.memory, verdict.alarms
             if verdict.deletions and state.live is not None and sample.at_s > self._removed_s:
                 self._remove(verdict.deletions[:_AT_ONCE], keep)
@@ -126,6 +131,24 @@ class DiskWatch:
         self._sampler.end()
         if self._removal is not None:
             self._removal.end()
+
+    def _create_sampler(self, places: StepPlaces) -> Sampler:
+        arguments = (str(self._limits.interval_s), json.dumps(places.as_json()))
+        return Sampler(_PROGRAM, arguments, self._log)
+
+    def _follow(self, places: StepPlaces | None) -> None:
+        """Sample other places from here on. What was seen of those before counts no more, so it causes no deletion."""
+        # A deletion in progress has the places before; its result comes first.
+        if places is None or places == self._places or self._removal is not None:
+            return
+        sampler = self._create_sampler(places)
+        try:
+            sampler.begin()
+        except OSError:  # the machine is out of processes or memory; the next look tries again
+            return
+        # In a thread, because the end of a process that waits for a disk may take long.
+        threading.Thread(target=self._sampler.end, name="sampler-end", daemon=True).start()
+        self._places, self._sampler, self._memory, self._alarms = places, sampler, DiskHistory(), ()
 
     def _remove(self, deletions: Sequence[Deletion], keep: Keep) -> None:
         if self._removal is not None:
@@ -198,12 +221,15 @@ def keep_while_running(keep: Keep, state: State) -> Keep:
 
 def read_doing(run: RunSpec, state: State) -> Doing:
     interval, last = run.checkpoint.interval_steps, state.max_steps or run.run.max_steps
-    following = last if not interval else min(last, (state.step // interval + 1) * interval)
+    following: int | None = last if not interval else min(last, (state.step // interval + 1) * interval)
+    if run.command is not None:
+        following = None  # its trainer decides when it saves: [checkpoint] is not read
     params = state.started.params if state.started is not None else None
     return Doing(
         name=run.run.name,
         step=state.step,
         next_save_step=following,
+        last_step=last,
         saving=state.saving_step is not None,
         is_running=state.live is not None and state.live.first_progress is not None,
         first_save_bytes=params * _ADAM_BYTES if params else None,

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints import in_use, layout, removal
+from prime_train.checkpoints import in_use, layout, listing, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
+from prime_train.checkpoints.listing import ListedFolder, NamedStep
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.checkpoints.stock import Stock
 from prime_train.core.rundir import RunDir
@@ -68,7 +70,7 @@ def training(step: int = 450) -> State:
 
 @contextlib.contextmanager
 def watching(run: RunSpec, run_dir: RunDir) -> Iterator[DiskWatch]:
-    watch = DiskWatch(run, run_dir, PROGRAM.places(run, run_dir), PROGRAM.keep(run), interval_s=0.1)
+    watch = DiskWatch(run, run_dir, partial(PROGRAM.places, run, run_dir), PROGRAM.keep(run), interval_s=0.1)
     watch.begin()
     try:
         yield watch
@@ -164,12 +166,12 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     run_dir.checkpoint(300).mkdir()
     walked: list[str] = []
 
-    def counted(folder: layout.NamedStep) -> layout._ListedFolder:
+    def counted(folder: NamedStep) -> ListedFolder:
         walked.append(folder.path.name)
         return real(folder)
 
-    real = layout._list_and_read
-    monkeypatch.setattr(layout, "_list_and_read", counted)
+    real = listing.list_and_read
+    monkeypatch.setattr(layout, "list_and_read", counted)
     places = StepPlaces(run_dir.path, (run_dir.checkpoints,))
     stock = Stock(places)
     first = disk_program.look(places, stock)
@@ -355,6 +357,6 @@ def test_a_deletion_that_was_interrupted_is_brought_back_or_to_its_end(tmp_path:
 
 def test_a_watch_that_never_began_ends(tmp_path: Path) -> None:
     run, run_dir = run_of(RunDir(tmp_path), Cleanup()), RunDir(tmp_path)
-    watch = DiskWatch(run, run_dir, PROGRAM.places(run, run_dir), PROGRAM.keep(run))
+    watch = DiskWatch(run, run_dir, partial(PROGRAM.places, run, run_dir), PROGRAM.keep(run))
     assert watch.processes() == ()
     watch.end()

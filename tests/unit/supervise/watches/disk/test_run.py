@@ -12,7 +12,9 @@ from prime_train.programs import bundled, prime_rl
 from prime_train.programs.prime_rl.run_directory import find_folder
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
+from prime_train.spec.command import CommandSpec
 from prime_train.supervise.core.state import AttemptState, Live, State
+from prime_train.supervise.watches.disk.judge import predict_next_save
 from prime_train.supervise.watches.disk.watch import keep_while_running, read_doing
 from tests.unit.programs.prime_rl.test_program import HEAD, MAY
 
@@ -54,6 +56,25 @@ def test_the_next_save_is_the_next_multiple_or_the_end() -> None:
     ]
     only_at_the_end = replace(RUN, checkpoint=Checkpoint(interval_steps=None))
     assert read_doing(only_at_the_end, TRAINING).next_save_step == 250
+
+
+def test_the_next_save_of_a_command_is_measured() -> None:
+    """[checkpoint] is not read for it, so its interval of 100 says nothing."""
+    of_command = replace(RUN, command=CommandSpec(argv=("python", "train.py")))
+    doing = read_doing(of_command, replace(TRAINING, step=130))
+    assert (doing.next_save_step, doing.last_step) == (None, 250)
+    expected = {
+        (): None,
+        (120,): None,
+        (100, 125): 150,
+        (75, 100, 125): 150,
+        (75, 100, 127): None,  # one was asked for, or the interval is one of time
+        (20, 70): None,  # overdue: it was another interval
+        (50, 125): 200,
+        (0, 125): 250,
+        (-100, 100): 250,  # at its end at the latest
+    }
+    assert {saves: predict_next_save(saves, doing) for saves in expected} == expected
 
 
 def test_a_first_checkpoint_is_reckoned_from_the_parameters_of_the_bundled_trainer(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.checkpoints import archive, layout
-from prime_train.checkpoints.packed_file import PackedFile
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.packing import archive
+from prime_train.checkpoints.packing.packed_file import PackedFile
 from tests.system.checkpoints.test_archive import SMALL, content, write
-from tests.unit.checkpoints.test_planes import numbers
+from tests.unit.checkpoints.packing.test_planes import numbers
 
 SAVED = numbers("f", 2300)
 NAME = "__0_0.distcp"

@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from prime_train.checkpoints import lossy, planes
-from prime_train.checkpoints.lossy import NO_EDITS, Edits, parse_edits
+from prime_train.checkpoints.packing import lossy, planes
+from prime_train.checkpoints.packing.lossy import NO_EDITS, Edits, parse_edits
 from prime_train.core import outside
 
 if TYPE_CHECKING:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from prime_train.checkpoints import layout, lossy, packed, packing_plan, segments
-from prime_train.checkpoints.lossy import NO_EDITS, Edits
-from prime_train.checkpoints.packed import ManifestEntry, PackedSegment, Read, read_head
-from prime_train.checkpoints.packing_plan import DEFAULT, Sizes, list_leftovers, list_to_pack
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.packing import lossy, packed, packing_plan, segments
+from prime_train.checkpoints.packing.lossy import NO_EDITS, Edits
+from prime_train.checkpoints.packing.packed import ManifestEntry, PackedSegment, Read, read_head
+from prime_train.checkpoints.packing.packing_plan import DEFAULT, Sizes, list_leftovers, list_to_pack
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError, explain_disk_error
 from prime_train.core.rundir import sync

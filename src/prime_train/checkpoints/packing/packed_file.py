@@ -8,8 +8,8 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.checkpoints import lossy, planes
-from prime_train.checkpoints.packed import LENGTH, MAGIC, ManifestEntry
+from prime_train.checkpoints.packing import lossy, planes
+from prime_train.checkpoints.packing.packed import LENGTH, MAGIC, ManifestEntry
 from prime_train.core import outside
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.checkpoints import planes
+from prime_train.checkpoints.packing import planes
 
 FEW = st.integers(0, 3).map(lambda value: bytes([value]))
 pieces = st.binary(max_size=5000) | st.lists(FEW, max_size=5000).map(b"".join)

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.checkpoints import lossy, planes
-from prime_train.checkpoints.lossy import Edits
-from prime_train.checkpoints.packed import LENGTH, MAGIC, Read, map_in_order
-from prime_train.checkpoints.packing_plan import Sizes
+from prime_train.checkpoints.packing import lossy, planes
+from prime_train.checkpoints.packing.lossy import Edits
+from prime_train.checkpoints.packing.packed import LENGTH, MAGIC, Read, map_in_order
+from prime_train.checkpoints.packing.packing_plan import Sizes
 from prime_train.core.rundir import sync, write_all
 
 _SYNC_EVERY_BYTES = 32 * 2**20

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.checkpoints import layout, lossy, planes
-from prime_train.checkpoints.lossy import Edits
-from prime_train.checkpoints.packed import SUFFIX, ManifestEntry
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.packing import lossy, planes
+from prime_train.checkpoints.packing.lossy import Edits
+from prime_train.checkpoints.packing.packed import SUFFIX, ManifestEntry
 from prime_train.core import outside
 
 _SAMPLES = 64  # pieces of a file that are packed for an estimate: within half a percent, measured on 500 MB
@@ -99,9 +100,16 @@ def packed_bytes(folder: Path) -> int:
 
 def estimate(folder: Path, sizes: Sizes = DEFAULT, edits: Mapping[str, Edits] | None = None) -> StoredSize:
     """The size of a complete checkpoint once packed, by packing some pieces of each file, with `edits` by file name."""
-    before = measure(folder)
+    return estimate_files(folder, layout.entries(folder), sizes, edits)
+
+
+def estimate_files(
+    folder: Path, entries: Sequence[ManifestEntry], sizes: Sizes = DEFAULT, edits: Mapping[str, Edits] | None = None
+) -> StoredSize:
+    """The size of these files below `folder` once packed."""
+    before = sum_sizes(entries)
     saved_bytes = 0.0
-    for entry in list_to_pack(folder, sizes):
+    for entry in choose_to_pack(entries, sizes):
         # Spread over the whole file, because weights and moments pack differently.
         step_bytes = max(sizes.piece_bytes, entry.kept_bytes // _SAMPLES)
         sample_bytes = packed_bytes = 0
@@ -136,6 +144,10 @@ def has_leftovers(folder: Path) -> bool:
 
 def list_to_pack(folder: Path, sizes: Sizes) -> list[ManifestEntry]:
     """Files with bytes left to pack. Skips a file if another file has the name of one of its segments."""
-    entries = layout.entries(folder)
+    return choose_to_pack(layout.entries(folder), sizes)
+
+
+def choose_to_pack(entries: Sequence[ManifestEntry], sizes: Sizes = DEFAULT) -> list[ManifestEntry]:
+    """The same of the files that are given."""
     large = [entry for entry in entries if entry.kept_bytes and entry.size_bytes >= sizes.smallest_bytes]
     return [entry for entry in large if not any(other.name.startswith(entry.name + SUFFIX) for other in entries)]

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from prime_train.checkpoints import dcp
 from prime_train.checkpoints.dcp import METADATA, StandIn, UnlikeError
-from prime_train.checkpoints.planes import missing_package
+from prime_train.checkpoints.packing.planes import missing_package
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 

@@ -1,0 +1,199 @@
+"""Packs and unpacks checkpoints of other trainers (foreign.py); a kill loses nothing. Decides nothing.
+
+Until all parts of a checkpoint are moved no byte is packed, and `finish_moves` brings an interrupted move to its end.
+From there on it is packed as every checkpoint is (archive.py). The caller makes sure that no trainer writes or loads
+there.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prime_train.checkpoints import in_use, layout, listing
+from prime_train.checkpoints.layout import MANIFEST
+from prime_train.checkpoints.packing import archive
+from prime_train.checkpoints.packing.archive import DamagedError
+from prime_train.checkpoints.packing.foreign import FOLDER, FoundStep, list_packed, list_status, locate
+from prime_train.checkpoints.packing.packed import Read
+from prime_train.checkpoints.packing.packing_plan import DEFAULT, Sizes
+from prime_train.checkpoints.step_folders import StepPlaces
+from prime_train.core import outside
+from prime_train.core.outside import RECORD_BYTES
+from prime_train.core.rundir import sync, write_atomic
+
+_KEY = "foreign"  # in the manifest: what the trainer's files were beside their bytes
+
+
+def pack(places: StepPlaces, found: FoundStep, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT) -> None:
+    """Move a checkpoint without an obstacle and pack it; it is complete at every moment after the move.
+
+    Raises DamagedError where its files change meanwhile, UserError where the disk is full, and OSError.
+    """
+    root, folder = places.checkpoints[0], locate(places, found.step)
+    _make_folders(folder)
+    before = _describe(root, found.parts)
+    files = {name: {"bytes": size, "sha256": _hash(root / name)} for name, (size, *_) in before.items()}
+    if _describe(root, found.parts) != before:
+        raise DamagedError("a file changed while it was read")
+    kept = {name: {"mode": mode, "uid": uid, "gid": gid, "ns": ns} for name, (_, mode, uid, gid, ns) in before.items()}
+    parts = [str(part.relative_to(root)) for part in found.parts]
+    document = {"version": 1, "step": found.step, "files": files, _KEY: {"parts": parts, "files": kept}}
+    text = json.dumps(document, indent=1)
+    if len(text) > RECORD_BYTES:
+        raise OSError(errno.EFBIG, "it has too many files for one manifest", os.fspath(folder))
+    write_atomic(folder / MANIFEST, text, is_private=False)
+    _move(root, folder, parts)
+    # It has another name since, so what opened it before this moment is all that can have it open.
+    if opened := in_use.opened_by([folder]):
+        unpack(places, found.step)
+        raise OSError(errno.EBUSY, f"{opened} and reads or writes it", os.fspath(found.parts[0]))
+    archive.compress(folder, sizes, on_read)
+
+
+def _make_folders(folder: Path) -> None:
+    """Only for this user, because packed files do not have the modes of the trainer's. Raises OSError for a link."""
+    for path in (folder.parent, folder):
+        path.mkdir(mode=0o700, exist_ok=True)
+    _refuse_links(folder)
+
+
+def _refuse_links(folder: Path) -> None:
+    for path in (folder.parent, folder):
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, listing.LINK, os.fspath(path))
+
+
+def _describe(root: Path, parts: Sequence[Path]) -> dict[str, tuple[int, int, int, int, int]]:
+    """Name -> size, mode, owner, group and time of the last change of each file."""
+    found = {}
+    for path, status in list_status(parts):
+        kept = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns)
+        found[str(path.relative_to(root))] = (status.st_size, *kept)
+    return found
+
+
+def _hash(path: Path) -> str:
+    """SHA-256 of a file, whose bytes are on the disk when this returns."""
+    with outside.open_regular(path, path.parent) as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _move(root: Path, to: Path, parts: Sequence[str]) -> None:
+    """Rename the parts of a checkpoint into another folder; one that is there stays. Raises OSError, with all back."""
+    moved: list[str] = []
+    try:
+        for part in parts:
+            if os.path.lexists(to / part):
+                continue
+            (to / part).parent.mkdir(parents=True, exist_ok=True)
+            (root / part).rename(to / part)
+            moved.append(part)
+            sync((to / part).parent)
+            sync((root / part).parent)
+    except OSError:  # another disk, or no right to rename
+        for part in reversed(moved):
+            (to / part).rename(root / part)
+        raise
+
+
+# --- unpacking --------------------------------------------------------------------------------------
+
+
+def unpack(places: StepPlaces, step: int, on_read: Read = lambda _: None) -> None:
+    """Restore a packed checkpoint under its own name: the same bytes, modes and times.
+
+    Raises DamagedError, UserError where the disk is full, and OSError, also where the trainer has saved the step again.
+    """
+    root, folder = places.checkpoints[0], locate(places, step)
+    _refuse_links(folder)
+    parts, kept = _read_kept(folder)
+    for part in parts:
+        if os.path.lexists(root / part):
+            raise FileExistsError(errno.EEXIST, "its trainer has saved the step again", os.fspath(root / part))
+    archive.restore(folder, on_read=on_read)
+    for name, was in kept.items():
+        _give_back(folder, name, was)
+    _move(folder, root, parts)
+    _remove_container(folder)
+
+
+def _give_back(folder: Path, name: str, was: Mapping[str, int]) -> None:
+    """Give a restored file its owner, mode and time. Raises OSError, also for a link."""
+    descriptor = outside.open_descriptor(folder / name, folder)
+    try:
+        is_root = os.geteuid() == 0
+        if is_root or os.fstat(descriptor).st_gid != was["gid"]:
+            os.fchown(descriptor, was["uid"] if is_root else -1, was["gid"])
+        os.fchmod(descriptor, was["mode"])
+        os.utime(descriptor, ns=(was["ns"], was["ns"]))
+    finally:
+        os.close(descriptor)
+
+
+def _read_kept(folder: Path) -> tuple[list[str], dict[str, dict[str, int]]]:
+    """The parts, and mode, owner, group and time of each file. DamagedError where the manifest does not say so."""
+    try:
+        document: Any = outside.read_json(folder / MANIFEST, RECORD_BYTES, folder)[_KEY]
+        parts = [str(part) for part in document["parts"]]
+        kept = {
+            str(name): {key: int(was[key]) for key in ("uid", "gid", "ns")} | {"mode": stat.S_IMODE(int(was["mode"]))}
+            for name, was in document["files"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{MANIFEST} does not say what was packed: {error}") from None
+    if fault := next(filter(None, map(outside.name_fault, [*parts, *kept])), ""):
+        raise DamagedError(f"{MANIFEST} names a file that is none of the checkpoint: {fault}")
+    if not all(any(name == part or name.startswith(f"{part}/") for part in parts) for name in kept):
+        raise DamagedError(f"{MANIFEST} names a file that is in no part of the checkpoint")
+    return parts, kept
+
+
+def _remove_container(folder: Path) -> None:
+    """Remove what is left of the folder of a packed checkpoint. Raises OSError if it still has a file."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for left in _list_temporary(folder):
+        left.unlink()
+    for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+        path.rmdir()  # of parts that lay in a folder of their own
+    folder.rmdir()
+    _remove_if_empty(folder.parent)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def finish_moves(places: StepPlaces) -> None:
+    """Bring moves that a kill has cut to their end. Raises DamagedError and OSError."""
+    root = places.checkpoints[0]
+    for found in list_packed(places):
+        folder = found.path
+        _refuse_links(folder)
+        if not (folder / MANIFEST).exists():
+            # Nothing was moved, or all is back.
+            if not {path for path in folder.rglob("*") if not path.is_dir()} - set(_list_temporary(folder)):
+                _remove_container(folder)
+            continue
+        if found.complete or any(entry.segments for entry in layout.entries(folder)):
+            continue
+        parts, _ = _read_kept(folder)
+        inside = [part for part in parts if os.path.lexists(folder / part)]
+        if not inside:
+            _remove_container(folder)
+        elif all(os.path.lexists(root / part) for part in parts if part not in inside):
+            _move(root, folder, parts)
+    _remove_if_empty(root / FOLDER)
+
+
+def _list_temporary(folder: Path) -> list[Path]:
+    """Manifests that a kill cut while they were written."""
+    return list(folder.glob(f".{MANIFEST}.*.tmp"))
