@@ -7,15 +7,26 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from prime_train.away.sky.task import write_script
+from prime_train.cli.run.preflight import parse_overrides
 from prime_train.core.rundir import RunDir
 from prime_train.events import LaunchAsked, read
+from prime_train.spec import Run
+from prime_train.spec.command import CheckpointSource, CommandSpec
+from prime_train.spec.supervision import PrimeTrain, SpotMachine
+from prime_train.toml.document import to_toml
 from tests.system.away.stand_in_cloud import Cloud, Machine, Mount
+from tests.unit.away.plans import read_preset
 from tests.unit.cli.commands import prime_train, wait_until
 
 STEPS = 40
@@ -144,6 +155,42 @@ def test_a_folder_that_was_copied_is_not_the_link(tmp_path: Path, folder: Path) 
     assert (tmp_path / "bucket" / "checkpoints" / "words" / f"step_{STEPS}.pt").exists()
 
 
+PLAIN = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
+NAMES = PLAIN.filter(lambda text: text.strip() and "/" not in text and text not in (".", ".."))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(PLAIN, min_size=1, max_size=4), NAMES, st.lists(PLAIN, min_size=1, max_size=3))
+def test_no_shell_reads_a_word_of_the_command(argv: list[str], name: str, setup: list[str]) -> None:
+    """The setup alone is for a shell, and a file has its lines as they are."""
+    command = CommandSpec(argv=tuple(argv), checkpoints=CheckpointSource(dir=f"{name}/{name}"))
+    machine = PrimeTrain(spot=SpotMachine(setup=tuple(setup)))
+    run = replace(read_preset("quickstart")[0], run=Run(name="words", kind="command", max_steps=9), command=command)
+    config = f"argv = {to_toml(argv)}\nPRIME_TRAIN_CONFIG\n"
+    script = write_script(replace(run, prime_train=machine), config, (), mounts=True)
+    with TemporaryDirectory() as folder:
+        home = Path(folder)
+        ours, own = home / "prime-train-env/bin", home / "command-env/bin"
+        stand_ins = {ours / "prime-train": 'printf "%s\\0" "$@" > "$HOME/words"', ours / "python": "exit 0"}
+        stand_ins |= {own / "python": "exit 0", own / "bash": 'cp "$3" "$HOME/setup"', ours / "uv": "exit 0"}
+        stand_ins |= {ours / "curl": "exit 0"}
+        for program, text in stand_ins.items():
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_text(f"#!/bin/sh\n{text}\n")
+            program.chmod(0o755)
+        (home / "sky_workdir").mkdir()
+        environment = {"HOME": folder, "PATH": f"{ours}:{os.defpath}", "PRIME_TRAIN_BUCKET": f"{folder}/bucket"}
+        for text in script:
+            words = ["bash", "-c", text]
+            subprocess.run(words, env=environment | {"PRIME_TRAIN_JOB": "words"}, cwd=home, timeout=60, check=True)
+        assert (home / "setup").read_bytes() == ("\n".join(setup).removesuffix("\n") + "\n").encode()
+        assert (home / "prime-train-job/run.toml").read_bytes() == config.encode()
+        given_words = (home / "words").read_bytes().decode().split("\0")
+        (saves,) = (word for word in given_words if word.startswith("command.checkpoints.dir="))
+        assert parse_overrides([saves]) == {"command.checkpoints.dir": f"{name}/{name}"}
+        assert (home / "sky_workdir" / name / name).resolve() == home.resolve() / "bucket/checkpoints/words"
+
+
 def test_a_setup_that_fails_ends_the_setup(tmp_path: Path, folder: Path) -> None:
     text = CONFIG.partition("setup = ")[0] + "setup = ['false', 'touch went-on']\n"
     (folder / "run.toml").write_text(text)
@@ -212,6 +259,17 @@ def refuse(folder: Path, code: int, text: str, *words: str) -> None:
 WORDS = ("--gpus", "1xh100-80gb", *SETUP, "--", "torchrun", "train.py")
 
 
+@pytest.mark.parametrize("key", ["command.env", "prime_train.spot.setup"])
+def test_a_secret_is_refused_and_not_shown(folder: Path, key: str) -> None:
+    (folder / "train.py").write_text(HUGGING_FACE)
+    secret = "hf_" + "a1B2" * 9
+    before = ("--gpus", "1xh100-80gb", *SETUP, "--set", f'{key}=["NAME={secret}"]')
+    done = spot(folder, *before, "--", "torchrun", "train.py")
+    assert done.returncode in (1, 2)
+    assert "secret" in done.stderr
+    assert secret not in done.stdout + done.stderr
+
+
 def fill_folder(folder: Path) -> str:
     (folder / "out" / "checkpoint-5").mkdir(parents=True)
     return "is not empty"
@@ -259,9 +317,11 @@ def test_what_git_ignores_is_no_part_of_the_job(folder: Path) -> None:
     (folder / "train.py").write_text(HUGGING_FACE)
     add_login(folder)
     subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+    subprocess.run(["git", "config", "core.fsmonitor", "touch ran; false"], cwd=folder, check=True)
     (folder / ".gitignore").write_text("*.pem\n.env\n")
     done = spot(folder, *WORDS)
     assert done.returncode == 0, done.stderr
+    assert not (folder / "ran").exists()  # a repository may be hostile
     (folder / ".skyignore").write_text("")  # git does not count beside it
     refuse(folder, 1, "names of secrets: .env, keys/server.pem", *WORDS)
 

@@ -119,7 +119,9 @@ def _list_accelerators(gpus: RentedGpus | None) -> tuple[Accelerator, ...]:
 def check_portable(run: RunSpec, config: PlannedConfig, environment: Mapping[str, str]) -> None:
     """Raise UserError for a config that another machine cannot use, or that holds a secret."""
     named = tuple(name for name, value in environment.items() if is_secret(name, value))
-    refusals.refuse_config(config.text, own_secrets(named, environment), config.path)
+    # The job's file also has the folder of a command, and that of its checkpoints.
+    folders = () if run.command is None else (run.command.cwd, run.command.checkpoints.dir)
+    refusals.refuse_config("\n".join((config.text, *folders)), own_secrets(named, environment), config.path)
     copied = {carried.local for carried in config.carried}
     left = tuple(path for path in refusals.find_paths(run, config.values) if path not in copied)
     refusals.refuse_paths(left, config.path)

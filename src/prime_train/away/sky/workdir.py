@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.core import outside
+from prime_train.core import git, outside
 from prime_train.core.outside import CONFIG_BYTES
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import run_probe
@@ -24,8 +24,6 @@ IGNORE = ".skyignore"
 _GIT = ".git"  # SkyPilot's copies to most stores leave it out
 _GIT_S = 20.0
 MOST_FILES = 100_000
-# Nothing that the repository configures is run.
-_GIT_SETTINGS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _LIST_IGNORED = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
 _SECRET_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".kube"})
 _SECRET_FILES = (
@@ -90,7 +88,7 @@ def list_left_out(folder: Path) -> frozenset[str]:
     """Paths in the folder that are not copied. Empty where that is not known, so that no secret is overlooked."""
     if (folder / IGNORE).exists():
         return frozenset(os.path.normpath(path) for path in _match_lines(folder))
-    answer = run_probe(["git", *_GIT_SETTINGS, "-C", str(folder), *_LIST_IGNORED], _GIT_S)
+    answer = run_probe(["git", "-C", str(folder), *_LIST_IGNORED], _GIT_S, environment=git.ENVIRONMENT)
     if isinstance(answer, NotKnown) or answer.code != 0:
         return frozenset()
     paths = [path for path in answer.out.split("\0") if path]
