@@ -118,7 +118,8 @@ def _refuse_lost(trainer: KnownTrainer, config: str) -> None:
         raise _error(config, what, why, "--set 'command.checkpoints.dir=\"out\"'")
     if not trainer.layouts:
         what = "the layout of its checkpoints is not known, so none would count as complete"
-        fix = "--set command.checkpoints.layout=NAME; prime-train trainers list and show have the names"
+        fix = "--set command.checkpoints.layout=NAME, which prime-train trainers list and show have; for a script that "
+        fix += "calls live.checkpoint: --set command.trainer=live"
         raise _error(config, what, why, fix)
     if trainer.resume.how == "none" and not trainer.resumes_by_live:
         note = f" ({trainer.resume.note})" if trainer.resume.note else ""
