@@ -131,10 +131,10 @@ def _unknown(text: str, count: int, name: str, where: str) -> UserError:
     ids = sorted(gpu.id for gpu in gpus.gpu_peaks())
     similar = next((known for known in ids if name and known.startswith(name)), None) or nearest(name, ids)
     number = f"{count}x" if count > 1 else ""
-    own = "--gpu-memory-gib and --gpu-bf16-tflops describe any other GPU"
+    own = "; --gpu-memory-gib and --gpu-bf16-tflops describe any other GPU" if where == "--gpus" else ""
     return UserError(
         what=f"{text!r} names no known GPU",
         where=where,
         why="the form is COUNTxGPU; known GPUs: " + ", ".join(ids),
-        fix=f"{where} {number}{similar}: did you mean that? {own}" if similar else f"{where} 8xh100-80gb; {own}",
+        fix=f"{where} {number}{similar}: did you mean that?{own[1:]}" if similar else f"{where} 8xh100-80gb{own}",
     )

@@ -132,6 +132,16 @@ class Wandb:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpotMachine:
+    """The rented machine on which `run --spot` starts a command."""
+
+    setup: Annotated[
+        tuple[str, ...],
+        Doc("Lines of bash that install what the command needs, on each machine, in the copy of its folder."),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrimeTrain:
     """The supervision of the run."""
 
@@ -143,6 +153,7 @@ class PrimeTrain:
     alerts: Annotated[Alerts, Doc("Messages about alarms, restarts and ends.")] = Alerts()
     backup: Annotated[Backup, Doc("Copies of checkpoints.")] = Backup()
     wandb: Annotated[Wandb, Doc("The mirror at Weights & Biases.")] = Wandb()
+    spot: Annotated[SpotMachine, Doc("The rented machine of a command.")] = SpotMachine()
     stop_grace_s: Annotated[float, Gt(0), Doc("Time for the trainer to save a checkpoint before it is killed.")] = 60.0
     budget_hours: Annotated[
         Annotated[float, Gt(0)] | None, Doc("Maximum hours of the run; `validate` warns if the estimate is longer.")

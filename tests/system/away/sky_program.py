@@ -1,8 +1,9 @@
 """Runs in the interpreter of SkyPilot: reads task files and arguments, prints what SkyPilot makes of them.
 
-The input is one JSON object: `tasks`: name -> text, and `arguments`: lists of words after `sky jobs`. The output is
-one on the last line: `tasks`: name -> {"error": text} or what the Task has; `clouds`: name -> features that the real
-package lacks; `arguments`: the options that `sky` reads.
+The input is one JSON object: `tasks`: name -> text, `arguments`: lists of words after `sky jobs`, and `folders`. The
+output is one on the last line: `tasks`: name -> {"error": text} or what the Task has; `clouds`: name -> features that
+the real package lacks; `arguments`: the options that `sky` reads; `left_out`: the paths in each folder that it does not
+copy.
 """
 
 import importlib
@@ -22,6 +23,7 @@ def read_task(sky: Any, text: str) -> dict[str, Any]:
     return {
         "name": task.name,
         "nodes": task.num_nodes,
+        "workdir": task.workdir,
         "clouds": sorted(str(resources.cloud).lower() for resources in task.resources),
         "gpus": sorted(json.dumps(resources.accelerators, sort_keys=True) for resources in task.resources),
         "spot": all(resources.use_spot for resources in task.resources),
@@ -56,6 +58,12 @@ def read_arguments(words: list[str]) -> dict[str, Any]:
         return {name: value for name, value in context.params.items() if value not in (None, (), False)}
 
 
+def list_left_out(folder: str) -> list[str]:
+    """The paths in a folder that SkyPilot does not copy. Private API of skypilot 0.14.1."""
+    found: list[str] = importlib.import_module("sky.data.storage_utils").get_excluded_files(folder)
+    return sorted(path.rstrip("/") for path in found)
+
+
 def main() -> None:
     sky = importlib.import_module("sky")
     asked = json.load(sys.stdin)
@@ -63,6 +71,7 @@ def main() -> None:
         "tasks": {name: read_task(sky, text) for name, text in asked["tasks"].items()},
         "clouds": read_clouds(sky),
         "arguments": [read_arguments(words) for words in asked["arguments"]],
+        "left_out": [list_left_out(folder) for folder in asked["folders"]],
     }
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -91,12 +91,13 @@ class Machine:
 
 @dataclass
 class Cloud:
-    """Starts machines one after the other, all with the same bucket."""
+    """Starts machines one after the other, all with the same bucket. `prepare` gets the home folder of each first."""
 
     root: Path
     task: Mapping[str, Any]
     mount: Mount
     variables: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[Path], None] | None = None
     started: int = 0
     token: str = field(default_factory=lambda: f"machine-{token_hex(4)}")  # several clouds may run at the same time
 
@@ -111,6 +112,8 @@ class Cloud:
         folder = self.root / f"machine-{self.started}"
         home = folder / "home"
         _install(home / "prime-train-env" / "bin")
+        if self.prepare is not None:
+            self.prepare(home)
         self.bucket.mkdir(exist_ok=True)
         seen = self.bucket
         mirror = None

@@ -76,6 +76,7 @@ def test_every_candidate_has_the_gpus_of_the_config() -> None:
 
 def test_the_disk_holds_the_checkpoints() -> None:
     run, config = read_preset("rl-vllm-4-plus-4")
+    assert config.shape is not None
     one_gb = 12 * config.shape.parameters / 1e9
     assert plan("rl-vllm-4-plus-4", "aws").disk_gb > (run.checkpoint.keep_last + 1) * one_gb + 2 * 2 * 8
 
@@ -293,7 +294,7 @@ _NAMES = st.sampled_from(["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", 
 def test_secrets_of_the_environment_are_in_no_file_and_no_argument(environment: dict[str, str]) -> None:
     run, config = read_text(QUICKSTART + '\n[prime_train.wandb]\nproject = "p"\n', "run.toml")
     check_portable(run, config, environment)
-    request = JobRequest("auto", None, None, SALT, has_hub_token="HF_TOKEN" in environment)
+    request = JobRequest("auto", None, None, SALT, tokens=tuple(environment.keys() & {"HF_TOKEN"}))
     job = plan_job(run, config, request, PRICES, shipped_rates())
     text = task.to_yaml(task.document(job))
     words = commands.launch_arguments(job.name, Path("job.yaml"), job.secrets)

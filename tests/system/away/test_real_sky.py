@@ -14,11 +14,12 @@ from prime_train.away.sky import commands, task
 from prime_train.away.sky.commands import clouds
 from prime_train.away.sky.job_end import RECOVERED
 from prime_train.away.sky.task import SkyJobPlan
+from prime_train.away.sky.workdir import list_left_out
 from prime_train.core.errors import UserError
 from prime_train.registry.gpus import presets
 from tests.system.away.test_job_plan import TWO_MACHINES as TWO_MACHINES_CONFIG
 from tests.system.away.test_job_plan import plan_text, plan_with_backup
-from tests.unit.away.plans import CLOUDS, NEED_A_FOLDER, plan
+from tests.unit.away.plans import CLOUDS, COMMAND, NEED_A_FOLDER, plan, plan_command
 
 PYTHON = os.environ.get("PRIME_TRAIN_SKY_PYTHON")
 pytestmark = [
@@ -48,11 +49,13 @@ ARGUMENTS = [
 ]
 
 
-def load(texts: dict[str, str], home: Path) -> dict[str, Any]:
+def load(texts: dict[str, str], home: Path, folders: list[Path]) -> dict[str, Any]:
     """What SkyPilot makes of task files, in one process, with a home folder of its own."""
     done = subprocess.run(
         [str(PYTHON), str(Path(__file__).with_name("sky_program.py"))],
-        input=json.dumps({"tasks": texts, "arguments": [words[1:] for words in ARGUMENTS]}),
+        input=json.dumps(
+            {"tasks": texts, "arguments": [words[1:] for words in ARGUMENTS], "folders": [*map(str, folders)]}
+        ),
         env={
             "HOME": str(home),
             "PATH": os.defpath,
@@ -87,14 +90,49 @@ def planned() -> tuple[dict[str, SkyJobPlan], dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Folders of commands: the first has a .skyignore and the second does not, and git ignores files in both."""
+    made = []
+    for name in ("skyignore", "git"):
+        folder = tmp_path_factory.mktemp(name)
+        subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+        (folder / ".gitignore").write_text("*.log\nbuilt\n")
+        for path in (
+            "a.log",
+            "deep/a.log",
+            "deep/b.pem",
+            "deep/built/x",
+            "built/x",
+            ".hidden/b.pem",
+            ".env",
+            "top",
+            "deep/top",
+        ):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text("")
+        made.append(folder)
+    (made[0] / ".skyignore").write_text("# of tests\n\n*.pem\n.env\n/top\ndeep/built\n  .hidden  \n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def command(folders: list[Path]) -> SkyJobPlan:
+    return plan_command(COMMAND, folders[0])
+
+
+@pytest.fixture(scope="module")
 def answer(
-    planned: tuple[dict[str, SkyJobPlan], dict[str, str]], tmp_path_factory: pytest.TempPathFactory
+    planned: tuple[dict[str, SkyJobPlan], dict[str, str]],
+    command: SkyJobPlan,
+    folders: list[Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
     texts = {name: task.to_yaml(task.document(job)) for name, job in planned[0].items()}
     texts["two machines"] = task.to_yaml(task.document(TWO_MACHINES))
     texts |= {f"backup {cloud}": task.to_yaml(task.document(job)) for cloud, job in WITH_BACKUP.items()}
     texts |= {"misspelt key": "name: a\nresorces: {}\n", "wrong mode": "file_mounts: {/b: {name: bkt, mode: MONT}}\n"}
-    return load(texts, tmp_path_factory.mktemp("home"))
+    texts["command"] = task.to_yaml(task.document(command))
+    return load(texts, tmp_path_factory.mktemp("home"), folders)
 
 
 def test_sky_accepts_every_job_and_reads_what_was_meant(
@@ -125,6 +163,19 @@ def test_sky_accepts_a_job_with_a_backup_where_no_bucket_is_mounted(cloud: str, 
     assert (set(task["clouds"]), task["mounts"], task["spot"]) == ({cloud}, {}, True)
     assert tuple(task["secrets"]) == job.secrets
     assert (task["setup"], task["run"]) == job.script
+
+
+def test_sky_reads_the_folder_of_a_command(answer: dict[str, Any], command: SkyJobPlan) -> None:
+    task = answer["tasks"]["command"]
+    assert "error" not in task, task
+    assert (task["workdir"], task["gpus"]) == (command.workdir, ['{"H100": 2}'])
+    assert (task["setup"], task["run"]) == command.script
+
+
+def test_sky_copies_what_is_counted(answer: dict[str, Any], folders: list[Path]) -> None:
+    for folder, left_out in zip(folders, answer["left_out"], strict=True):
+        assert left_out
+        assert list_left_out(folder) == frozenset(left_out)
 
 
 def test_sky_reads_the_number_of_machines(answer: dict[str, Any]) -> None:

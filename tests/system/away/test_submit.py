@@ -130,6 +130,34 @@ def test_a_job_is_submitted_and_each_phase_has_a_line(scene: Scene) -> None:
     assert launch == ["jobs", "launch", "-n", "quickstart", str(scene.folder / "runs/quickstart.job.yaml"), "-d", "-y"]
 
 
+COMMAND = (
+    *("run", "--spot", "--cloud", "nebius", "--bucket", "bucket-of-tests", "--gpus", "1xl40s"),
+    *("--run-name", "quickstart", "--set", "command.cwd=project", "--set", "command.checkpoints.dir=out"),
+    *("--set", "command.checkpoints.layout=torch", "--set", "command.resume.how=itself"),
+    *("--set", 'prime_train.spot.setup=["pip install torch"]', "--yes", "--", "python", "train.py"),
+)
+
+
+def test_a_command_is_submitted_and_its_steps_are_followed(scene: Scene) -> None:
+    (scene.folder / "project").mkdir()
+    (scene.folder / "project" / "train.py").write_text("")
+    scene.set(frames=LIFE, logs=[text.replace(" of 160", "") for text in LOGS])
+    done = scene.run(*COMMAND)
+    assert done.returncode == 0, done.stderr
+    assert "nebius: 1x L40S, $2.00 an hour, at most" in done.stderr
+    assert "quickstart: preempted at step 57; 1 h 00 min and $2.00 so far" in done.stderr
+    launched = yaml.safe_load((scene.play / "launched.yaml").read_text(encoding="utf-8"))
+    assert launched["workdir"] == str(scene.folder / "project")
+    assert json.loads(scene.run("status", "quickstart", "--json").stdout)["max_steps"] is None
+    (scene.folder / "project" / "out").mkdir()
+    (scene.folder / "project" / "out" / "step_5.pt").write_text("fetched from the bucket")
+    assert scene.run(*COMMAND).returncode == 0  # the job of this name has its checkpoints in the bucket
+    (scene.folder / "runs" / "quickstart.job.json").unlink()
+    refused = scene.run(*COMMAND)
+    assert refused.returncode == 1
+    assert "is not empty" in refused.stderr
+
+
 def test_without_sky_the_file_is_written_and_two_commands_are_named(scene: Scene) -> None:
     done = scene.run(*SPOT, "--yes", PATH=os.defpath)
     assert done.returncode == 4

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import tomli
 
 from prime_train.away.sky import task
+from prime_train.away.sky.command_job import RentedGpus, prepare
 from prime_train.away.sky.job_plan import JobRequest, PlannedConfig, check_portable, plan_job
 from prime_train.away.sky.task import SkyJobPlan
 from prime_train.cli.estimate import inputs
@@ -60,6 +62,36 @@ def plan(name: str, cloud: str, *, bucket: str | None = None) -> SkyJobPlan:
     run, config = read_preset(name)
     check_portable(run, config, {})
     return plan_job(run, config, JobRequest(cloud, bucket, None, SALT), PRICES, shipped_rates())
+
+
+COMMAND = """\
+[run]
+name = "words"
+kind = "command"
+
+[command]
+argv = ["torchrun", "--nproc-per-node", "gpu", "train.py"]
+trainer = "hf"
+
+[command.checkpoints]
+dir = "out"
+
+[prime_train.spot]
+setup = ["pip install -r requirements.txt"]
+"""
+TWO_GPUS = RentedGpus(2, "h100-80gb")
+
+
+def plan_command(text: str, folder: Path, cloud: str = "nebius", gpus: RentedGpus | None = TWO_GPUS) -> SkyJobPlan:
+    """The job of a command in a folder. Raises UserError as `run --spot` does."""
+    run = detect.read(text, "run.toml").run
+    assert run is not None
+    assert run.command is not None
+    run = replace(run, command=replace(run.command, cwd=str((folder / run.command.cwd).resolve())))
+    run = prepare(run, gpus, "run.toml", submitted=False).run
+    config = PlannedConfig(text, tomli.loads(text), "run.toml", None)
+    check_portable(run, config, {})
+    return plan_job(run, config, JobRequest(cloud, None, None, SALT, gpus=gpus), PRICES, shipped_rates())
 
 
 def write_yaml(name: str, cloud: str) -> str:

@@ -7,6 +7,7 @@ from prime_train.away.sky.candidates import Candidate
 from prime_train.away.sky.follow import JobProgress, JobView, as_lines, describe_job, read_progress, report
 from prime_train.away.sky.queue import ManagedJob
 from prime_train.away.sky.record import JobRecord
+from prime_train.spec import ENDLESS_STEPS
 from tests.golden import same_as_golden
 
 PRICE = Candidate("aws", "H100", "h100-80gb", 8, 10.0, 30.0, 40.0)
@@ -25,6 +26,17 @@ def test_progress_is_that_of_the_last_lines() -> None:
     )
     assert read_progress(log) == JobProgress(1200, 1100, 100)
     assert read_progress("nothing") == JobProgress(0, 0, None)
+
+
+def test_a_command_without_a_known_last_step_is_followed() -> None:
+    progress = read_progress("10:00:00  step 120, loss 3.1\ncheckpoint of step 100 complete: 12 MiB in 0.5 s\n")
+    assert progress == JobProgress(120, 100, None)
+    _, lines = report(JobView(state="RUNNING"), job("RUNNING", 3600), progress, (), ENDLESS_STEPS)
+    assert "step 120; 1 h 00 min so far, price not known" in lines
+    record = JobRecord("a", 1, "a.job.yaml", "bucket", ENDLESS_STEPS, ())
+    document = describe_job(job("RUNNING"), progress, record)
+    assert document["max_steps"] is None
+    assert ("step", "120") in as_lines(document)
 
 
 def test_a_recovery_between_two_polls_is_reported() -> None:

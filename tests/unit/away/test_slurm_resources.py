@@ -14,6 +14,7 @@ from prime_train.away.slurm.resources import MARGIN_S, KnownRun, plan
 from prime_train.core.errors import UserError
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.spec.answers import replace_parts
+from prime_train.spec.command import CommandSpec
 from prime_train.spec.prime_rl_parts import Deployment, LaunchPart, Trainer
 
 RUN = RunSpec(
@@ -31,6 +32,14 @@ def _with(**values: Any) -> RunSpec:
 def test_a_job_asks_for_a_gpu_and_cores_for_each_process() -> None:
     resources = plan(RUN, BILLION, 600).resources
     assert (resources.gpus, resources.cpus, resources.limit_minutes) == (8, 1 + 8 * 4, 600)
+
+
+def test_each_process_of_a_command_has_cores() -> None:
+    command = CommandSpec(argv=("torchrun", "--nproc-per-node", "2", "train.py"), processes=2)
+    run = RunSpec(run=Run(name="a", kind="command", max_steps=9), data=Data(sources=()), command=command)
+    found = plan(replace(run, parallel=Parallel(processes=2)), KnownRun(), 60)
+    assert (found.resources.gpus, found.resources.cpus) == (2, 1 + 2 * (2 + Data(sources=()).planned_workers))
+    assert [note.partition(":")[0] for note in found.notes] == ["memory", "cores"]
 
 
 def test_memory_holds_the_staged_state_and_every_process() -> None:

@@ -102,7 +102,7 @@ def test_what_a_deletion_left_when_it_was_cut_is_not_complete(name: str, tmp_pat
 
 def test_every_layout_has_a_save_that_tests_it() -> None:
     tested = {SAVES[name](STEP).layout for name in SAVES} | {"nanogpt"}
-    assert tested == set(_TABLES) - {"live"}
+    assert tested == set(_TABLES)
 
 
 def test_a_layout_survives_the_way_into_a_child_process() -> None:

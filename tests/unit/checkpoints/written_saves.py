@@ -357,6 +357,14 @@ def _nemo_automodel(step: int) -> WrittenSave:
     return WrittenSave("nemo-automodel", [[reserve], ranks, [last]], ranks=2)
 
 
+def _live(step: int) -> Sequence_:
+    names, content = (f"step_{step}/state.pt", f"step_{step}/deep/more.bin"), (zipped(), b"x" * 900)
+    sizes = {name.partition("/")[2]: {"bytes": len(data)} for name, data in zip(names, content, strict=True)}
+    manifest = json.dumps({"version": 1, "step": step, "files": sizes}).encode()
+    written = [Write(name, data) for name, data in zip(names, content, strict=True)]
+    return [*written, Write(f"step_{step}/COMPLETE.json.tmp", manifest, f"step_{step}/COMPLETE.json")]
+
+
 def _ms_swift_flash(step: int) -> WrittenSave:
     """JSON at once; the rest by another process, and the tracker in place when that is done."""
     at = f"checkpoint-{step}"
@@ -386,6 +394,7 @@ SAVES: Mapping[str, Callable[[int], WrittenSave]] = {
     "nemo-automodel": _nemo_automodel,
     "torch": lambda step: WrittenSave("torch", [[[Write(f"ckpt_{step}.pt", zipped())]]]),
     "accelerate": _accelerate,
+    "live": lambda step: WrittenSave("live", [[_live(step)]]),
     "dcp": lambda step: WrittenSave("dcp", [[dcp(f"step_{step}")]]),
     "torchtitan": lambda step: WrittenSave("torchtitan", [[dcp(f"step-{step}")]]),
     "torchtitan, last step": lambda step: WrittenSave("torchtitan", [[_torchtitan_hf(step)]]),

@@ -1,4 +1,7 @@
-"""Chooses the machines on which a job may run: cloud and GPU type, each judged by the estimate. Pure; rents nothing."""
+"""Chooses the machines on which a job may run: cloud and GPU type, each judged by the estimate. Pure; rents nothing.
+
+Machines are compared by what the whole run costs on them; by the hour if how long it takes is not known.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ class Candidate(NamedTuple):
     """GPUs of one type on one cloud, on one machine.
 
     `usd_per_hour` is the spot price of the machine and `run_usd` the typical cost of the whole run; both are None if
-    the price table has no such offer. `cap_usd_per_hour` is the highest price to pay; None if the table has no price of
-    the GPU.
+    the price table has no such offer, and `run_usd` also if the time of the run is not known. `cap_usd_per_hour` is the
+    highest price to pay; None if the table has no price of the GPU.
     """
 
     cloud: str
@@ -35,7 +38,7 @@ class Candidate(NamedTuple):
 
 
 class CandidateChoice(NamedTuple):
-    """Candidates, those with a price first, the cheapest run first, and why others are left out (reason, number)."""
+    """Candidates, those with a price first, the cheapest first, and why others are left out (reason, number)."""
 
     candidates: tuple[Candidate, ...]
     left_out: tuple[tuple[str, int], ...]
@@ -43,7 +46,7 @@ class CandidateChoice(NamedTuple):
     @property
     def has_prices(self) -> bool:
         """A candidate has a price, so they are ordered by cost: those without a price come last."""
-        return any(candidate.run_usd is not None for candidate in self.candidates)
+        return any(candidate.usd_per_hour is not None for candidate in self.candidates)
 
 
 class Speed(NamedTuple):
@@ -53,7 +56,8 @@ class Speed(NamedTuple):
     step_s: Interval
 
 
-Judge = Callable[[str], Speed | str]  # takes a GPU id; returns why the run cannot use such GPUs
+# Takes a GPU id. Returns why the run cannot use such GPUs, or None if its speed on them is not known.
+Judge = Callable[[str], Speed | str | None]
 
 
 class WantedMachines(NamedTuple):
@@ -98,11 +102,10 @@ def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateCho
             if wanted.max_usd_per_hour is not None and hourly_usd > wanted.max_usd_per_hour:
                 left_out[f"above {wanted.max_usd_per_hour:g} USD an hour"] += 1
                 continue
-            guess = _usd(found, speed, wanted, _offers(prices, found, cloud.id), rates)
             own = _offers(prices, found, cloud.id, exact=True)
-            run_usd = _usd(found, speed, wanted, own, rates) if own else None
-            usd = guess if run_usd is None else run_usd
-            ranked.append((run_usd is None, usd, place, found._replace(run_usd=run_usd)))
+            usd = _usd(found, speed, wanted, own or _offers(prices, found, cloud.id), rates)
+            run_usd = usd if own and speed is not None else None
+            ranked.append((not own, usd, place, found._replace(run_usd=run_usd)))
     ranked.sort(key=lambda item: item[:3])
     best = min((usd for _, usd, _, _ in ranked), default=0.0)
     kept = [found for _, usd, _, found in ranked if usd <= best * _DEAREST or best == float("inf")]
@@ -135,12 +138,15 @@ def _offers(prices: Sequence[Price], found: Candidate, cloud: str, *, exact: boo
 
 
 def _usd(
-    found: Candidate, speed: Speed, wanted: WantedMachines, offers: Sequence[Price], rates: InterruptionRates
+    found: Candidate, speed: Speed | None, wanted: WantedMachines, offers: Sequence[Price], rates: InterruptionRates
 ) -> float:
+    """USD of the whole run; of an hour if its speed is not known."""
     if not offers:
         return float("inf")  # without a price
     middle = statistics.median(price.usd_per_gpu_hour for price in offers)
     gpus = found.gpus * wanted.machines  # one machine that is taken away ends the work of all
     price = offers[0]._replace(usd_per_gpu_hour=middle, gpus=gpus)
+    if speed is None:
+        return price.usd_per_hour
     work = PricedWork(found.gpu, gpus, speed.steps, speed.step_s, wanted.checkpoint_steps, start_s=rates.restart_s)
     return cost_at(work, (price,), rates).usd.typical

@@ -11,12 +11,14 @@ from prime_train.away.sky.commands import clouds
 from prime_train.away.sky.queue import ManagedJob
 from prime_train.away.sky.record import JobRecord
 from prime_train.core.units import format_seconds, format_usd
+from prime_train.spec import ENDLESS_STEPS
 
-_STEP = re.compile(r"\bstep ([\d,]+) of [\d,]+")
+_STEP = re.compile(r":\d\d  step ([\d,]+)\b")
 _RESUMED = re.compile(r"\battempt \d+ resumes from step (\d+)")
 _SAVED = re.compile(r"\bcheckpoint of step (\d+) complete")
 _LONGEST_LOG = 2**20  # characters of its end that are read
-_EVERY_STEPS = 0.1  # part of the run after which a step is reported again
+_EVERY_PART = 0.1  # part of the run after which a step is reported again
+_EVERY_STEPS = 100  # of a command whose last step is not known
 
 
 class JobView(NamedTuple):
@@ -92,12 +94,17 @@ def _report_running(
         lines.append(f"recovered from step {progress.resumed_step:,}; {_cost(view)}")
     if progress.saved_step > view.saved_step:
         lines.append(f"syncing: checkpoint of step {progress.saved_step:,}")
-    if progress.step - view.shown_step >= max(1, _EVERY_STEPS * max_steps):
-        lines.append(f"step {progress.step:,} of {max_steps:,}; {_cost(view)}")
+    every = _EVERY_STEPS if max_steps >= ENDLESS_STEPS else max(1, _EVERY_PART * max_steps)
+    if progress.step - view.shown_step >= every:
+        lines.append(f"step {_describe_step(progress.step, max_steps)}; {_cost(view)}")
         view = view._replace(shown_step=progress.step)
     resumed = view.resumed_step if progress.resumed_step is None else progress.resumed_step
     return view._replace(step=progress.step or view.step, saved_step=max(view.saved_step, progress.saved_step),
                          resumed_step=resumed, recoveries=job.recoveries), lines  # fmt: skip
+
+
+def _describe_step(step: int, max_steps: int | None) -> str:
+    return f"{step:,}" if max_steps is None or max_steps >= ENDLESS_STEPS else f"{step:,} of {max_steps:,}"
 
 
 def _price(job: ManagedJob, prices: tuple[Candidate, ...]) -> float | None:
@@ -144,7 +151,7 @@ def describe_job(job: ManagedJob, progress: JobProgress, record: JobRecord) -> d
         "cloud": job.cloud or None,
         "region": job.region or None,
         "step": progress.step or None,
-        "max_steps": record.max_steps,
+        "max_steps": record.max_steps if record.max_steps < ENDLESS_STEPS else None,
         "newest_checkpoint": progress.saved_step or None,
         "recoveries": job.recoveries,
         "billed_s": job.run_s,
@@ -163,7 +170,7 @@ def as_lines(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("state", found["state"].lower()),
         ("managed job", str(found["job_id"])),
         ("machine", ", ".join(filter(None, machine))),
-        ("step", f"{found['step']:,} of {found['max_steps']:,}" if found["step"] else ""),
+        ("step", _describe_step(found["step"], found["max_steps"]) if found["step"] else ""),
         ("checkpoint", f"step {found['newest_checkpoint']:,}" if found["newest_checkpoint"] else ""),
         ("recoveries", str(found["recoveries"])),
         ("billed", format_seconds(found["billed_s"])),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.away.sky import refusals
-from prime_train.away.sky.candidates import Candidate, Market, Speed, WantedMachines, choose
+from prime_train.away.sky.candidates import Candidate, Judge, Market, Speed, WantedMachines, choose
 from prime_train.away.sky.carried import CarriedPath
-from prime_train.away.sky.commands import Cloud, accelerators, list_clouds
+from prime_train.away.sky.command_job import RentedGpus
+from prime_train.away.sky.commands import Accelerator, Cloud, accelerators, list_clouds
 from prime_train.away.sky.record import bucket_fault, bucket_name, job_name
-from prime_train.away.sky.task import Bucket, InstalledPackage, SkyJobPlan, size_disk_gb, write_script
+from prime_train.away.sky.task import COMMAND_DISK_GB, Bucket, InstalledPackage, SkyJobPlan, size_disk_gb, write_script
 from prime_train.backups.settings import PROVIDERS
 from prime_train.core.errors import UserError
 from prime_train.core.machines import SECRET
@@ -40,51 +41,60 @@ _BACKUP_SECRETS = {
 class JobRequest(NamedTuple):
     """What the user asks for, besides the config.
 
-    `salt`: a part of the default bucket's name. `has_hub_token`: HF_TOKEN is set, so the job gets it by its name.
+    `salt`: a part of the default bucket's name. `tokens`: names of secrets that are set here, which the job gets too.
     `package_url`: the address of prime-train for the job's machines; None for this version on the package index.
+    `gpus`: those of a command; None for any other run, which has an estimate.
     """
 
     cloud: str
     bucket: str | None
     max_usd_per_hour: float | None
     salt: str
-    has_hub_token: bool = False
+    tokens: tuple[str, ...] = ()
     package_url: str | None = None
+    gpus: RentedGpus | None = None
 
 
 class PlannedConfig(NamedTuple):
     """A config as the job gets it.
 
-    Its final text, its values, its path for messages, the shape of its model, and the local files that the job gets.
+    Its final text, its values, its path for messages, the shape of its model (None for a command), and the local files
+    that the job gets.
     """
 
     text: str
     values: Mapping[str, Any]
     path: str
-    shape: ModelShape
+    shape: ModelShape | None
     carried: tuple[CarriedPath, ...] = ()
 
 
 def plan_job(
     run: RunSpec, config: PlannedConfig, request: JobRequest, prices: tuple[Price, ...], rates: InterruptionRates
 ) -> SkyJobPlan:
-    """The job of a run. `run.run.name` is the name of the run. Raises UserError for what cannot work."""
-    refusals.refuse_run(run, config.path, request.cloud)
+    """The job of a run. `run.run.name` is the name of the run. Raises UserError for what cannot work.
+
+    A command is one that `command_job.prepare` returned.
+    """
+    if run.command is None:
+        refusals.refuse_run(run, config.path, request.cloud)
     if program_name(run) == "prime_rl" and run.checkpoint.interval_steps is None:
         interval = choose_interval(run.run.max_steps)
         run = replace(run, checkpoint=replace(run.checkpoint, interval_steps=interval))
     provider = backup_provider(run)
     usable = refusals.usable_clouds(run, list_clouds(request.cloud), request.cloud, has_backup=provider is not None)
     usable = refusals.keep_reachable(usable, provider, request.cloud)
-    machines, gpus = run.parallel.machines, machine_gpus(run) or 1
+    machines = run.parallel.machines
+    gpus = request.gpus.number if request.gpus is not None else machine_gpus(run) or 1
     wanted = WantedMachines(gpus // machines, run.checkpoint.interval_steps, request.max_usd_per_hour, machines)
-    market = Market(usable, accelerators(), prices, rates)
+    market = Market(usable, _list_accelerators(request.gpus), prices, rates)
     choice = choose(wanted, market, _judge_gpus(run, config.shape, gpus))
     if not choice.candidates:
-        raise refusals.no_candidate_error(choice.left_out, request.cloud, wanted.gpus, config.path)
+        finds = run.command is None
+        raise refusals.no_candidate_error(choice.left_out, request.cloud, wanted.gpus, config.path if finds else "")
     name = job_name(run.run.name)
     bucket = None if provider is not None else _bucket(name, request, choice.candidates[0], usable)
-    needed = list_secrets(run, has_hub_token=request.has_hub_token)
+    needed = list_secrets(run, request.tokens)
     if request.package_url is not None:
         refusals.refuse_package(request.package_url)
     extras = (PROVIDERS[provider].extra,) if provider is not None else ()
@@ -92,19 +102,26 @@ def plan_job(
     return SkyJobPlan(
         name=name,
         choice=choice,
-        disk_gb=size_disk_gb(run, config.shape.parameters),
+        disk_gb=COMMAND_DISK_GB if config.shape is None else size_disk_gb(run, config.shape.parameters),
         bucket=bucket,
         script=write_script(run, config.text, needed, package, mounts=bucket is not None),
         secrets=needed,
         nodes=machines,
         copies=tuple(dict.fromkeys((carried.target, carried.source) for carried in config.carried)),
+        workdir=run.command.cwd if run.command is not None else "",
     )
+
+
+def _list_accelerators(gpus: RentedGpus | None) -> tuple[Accelerator, ...]:
+    return tuple(found for found in accelerators() if gpus is None or found.gpu == gpus.gpu)
 
 
 def check_portable(run: RunSpec, config: PlannedConfig, environment: Mapping[str, str]) -> None:
     """Raise UserError for a config that another machine cannot use, or that holds a secret."""
     named = tuple(name for name, value in environment.items() if is_secret(name, value))
-    refusals.refuse_config(config.text, own_secrets(named, environment), config.path)
+    # The job's file also has the folder of a command, and that of its checkpoints.
+    folders = () if run.command is None else (run.command.cwd, run.command.checkpoints.dir)
+    refusals.refuse_config("\n".join((config.text, *folders)), own_secrets(named, environment), config.path)
     copied = {carried.local for carried in config.carried}
     left = tuple(path for path in refusals.find_paths(run, config.values) if path not in copied)
     refusals.refuse_paths(left, config.path)
@@ -119,8 +136,8 @@ def backup_provider(run: RunSpec) -> str | None:
     return None if provider in ("local", "off") else provider
 
 
-def list_secrets(run: RunSpec, *, has_hub_token: bool = False) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*_secrets(run), *(("HF_TOKEN",) if has_hub_token else ()))))
+def list_secrets(run: RunSpec, tokens: tuple[str, ...] = ()) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*_secrets(run), *tokens)))
 
 
 def _secrets(run: RunSpec) -> Iterator[str]:
@@ -137,7 +154,9 @@ def _secrets(run: RunSpec) -> Iterator[str]:
     yield from _BACKUP_SECRETS.get(backup_provider(run) or "", ())
 
 
-def _judge_gpus(run: RunSpec, shape: ModelShape, gpus: int) -> Callable[[str], Speed | str]:
+def _judge_gpus(run: RunSpec, shape: ModelShape | None, gpus: int) -> Judge:
+    if shape is None:  # a command: the user names the GPUs
+        return lambda _: None
     known = {gpu.id: gpu for gpu in gpu_peaks()}
     needs_bf16 = run.precision.compute == "bf16" or program_name(run) == "prime_rl"
 

@@ -14,7 +14,7 @@ from prime_train.spec.answers import machine_gpus, policy_of, prime_rl_of, progr
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LOCAL_START = ("/", "~", "./", "../", "file://")
-_TEXTS = frozenset({"prompts", "system_prompt", "pattern", "command"})  # keys whose values are texts, not paths
+_TEXTS = frozenset({"prompts", "system_prompt", "pattern", "command", "setup"})  # keys of texts, not of paths
 _DEEPEST = 64
 
 
@@ -67,13 +67,16 @@ def needs_containers(run: RunSpec) -> bool:
     return any(source.runtime == "docker" for source in every)
 
 
-_MACHINE_GPUS = 8  # of the largest machine that clouds commonly offer
+MACHINE_GPUS = 8  # of the largest machine that clouds commonly offer
 _PACKAGE = re.compile(r"(git\+)?https://[\w.-]+(:\d+)?(/[\w.%+~-]+)+(@[\w./-]+)?(#sha256=[0-9a-f]{64})?", re.ASCII)
 _LONGEST_CONFIG = 100_000  # characters; the script with it must fit into the arguments of a shell
 
 
 def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
     """Raise UserError for a run that no cloud can run as a spot job. `config`: its path, for the message."""
+    if run.prime_train.spot.setup:
+        why = "the job of any other run installs what its program needs, and has no copy of a folder"
+        raise _error(config, "prime_train.spot.setup is for the command of another trainer", why, "take it out")
     if not trains(run):
         why = "a spot job has an end, and its requests would be lost with the machine"
         raise _error(config, "it serves a model, and trains nothing", why, "sky serve up, or a config that trains")
@@ -85,19 +88,17 @@ def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
         why = "a spot machine is taken away without warning, and the next one would begin at step 0"
         raise _error(config, "it saves no checkpoint before its end", why, "set checkpoint.interval_steps")
     gpus, machines = machine_gpus(run), run.parallel.machines
-    if gpus is None or gpus > machines * _MACHINE_GPUS:
+    if gpus is None or gpus > machines * MACHINE_GPUS:
         raise _too_many_gpus_error(run, config, wanted_cloud)
 
 
 def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserError:
     gpus, machines = machine_gpus(run), run.parallel.machines
     count = "several machines" if gpus is None else f"{gpus} GPUs"
-    fix = f"a layout for {_MACHINE_GPUS} GPUs: prime-train find {config} --spot --gpus-max {_MACHINE_GPUS}"
+    fix = f"a layout for {MACHINE_GPUS} GPUs: prime-train find {config} --spot --gpus-max {MACHINE_GPUS}"
     if program_name(run) == "bundled" and gpus is not None and policy_of(run) is None and run.inference is None:
         joined = ", ".join(list_ids(spot=True, bucket_mount=True, multi_node=True))
-        fix = (
-            f"parallel.machines = {-(-gpus // _MACHINE_GPUS)}, on a cloud that joins spot machines: {joined}; or {fix}"
-        )
+        fix = f"parallel.machines = {-(-gpus // MACHINE_GPUS)}, on a cloud that joins spot machines: {joined}; or {fix}"
         fix += "" if wanted_cloud == AUTO else f", not only on {wanted_cloud}"
         why = "all processes are on one machine" if machines == 1 else "each machine has an equal part of the processes"
     elif program_name(run) == "prime_rl":
@@ -105,7 +106,7 @@ def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserEr
     else:
         why = "its engine and its environments are on loopback beside rank 0, and answer no other machine"
     most = f"{machines} machines have" if machines > 1 else "a machine has"
-    return _error(config, f"it needs {count}, and {most} at most {machines * _MACHINE_GPUS}", why, fix)
+    return _error(config, f"it needs {count}, and {most} at most {machines * MACHINE_GPUS}", why, fix)
 
 
 def find_paths(run: RunSpec, values: Mapping[str, Any]) -> tuple[LocalPath, ...]:
@@ -205,11 +206,12 @@ def keep_reachable(clouds: tuple[Cloud, ...], provider: str | None, wanted: str)
 
 
 def no_candidate_error(left_out: tuple[tuple[str, int], ...], wanted: str, gpus: int, config: str) -> UserError:
-    """The error if the run fits on no machine of these clouds."""
+    """The error if the run fits on no machine of these clouds. `config`: "" for a command, which has no estimate."""
     reasons = "; ".join(f"{why} ({count})" for why, count in left_out[:3])
     what = f"no spot machine with {gpus} GPU{'s' if gpus > 1 else ''} is suitable"
-    why = reasons or f"SkyPilot's catalogue has no GPU of registry/gpus.toml on {wanted}"
-    fix = f"--cloud {AUTO}; prime-train find {config} --spot lists what fits, and why others do not"
+    why = reasons or f"SkyPilot's catalogue has no {'GPU of registry/gpus.toml' if config else 'such GPU'} on {wanted}"
+    finds = f"prime-train find {config} --spot lists what fits, and why others do not" if config else "other --gpus"
+    fix = f"--cloud {AUTO}; {finds}"
     return UserError(what, f"--cloud {wanted}", why, fix, ExitCode.FINDINGS)
 
 

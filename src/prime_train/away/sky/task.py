@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from prime_train import __version__
 from prime_train.away.sky.candidates import Candidate, CandidateChoice
+from prime_train.away.sky.command_script import command_options, install_command, link_checkpoints, write_text
 from prime_train.away.sky.job_end import ELSEWHERE, RECOVERED
 from prime_train.away.sky.refusals import list_downloads
 from prime_train.core.errors import ExitCode
@@ -28,10 +29,10 @@ _BIN = "$HOME/prime-train-env/bin"
 _UV = "0.9.30"  # PyPI, 2026-11: its installer is kept for each version
 _PYTHON = "3.12"
 _VLLM = "0.32.0"  # the version whose arguments are in registry/vllm_arguments.json
-_DELIMITER = "PRIME_TRAIN_CONFIG"
 _SYSTEM_GB = 60  # the image, CUDA, torch and prime-rl's packages: 25 GB measured in an environment with vLLM, doubled
 _SMALLEST_DISK_GB = 100
 _LARGEST_DISK_GB = 16_000  # AWS gp3 has at most 16 TiB
+COMMAND_DISK_GB = 256  # the default of SkyPilot 0.14: what a command saves is not known
 _STATE_BYTES = 12  # per parameter in fp32: weight and two moments, as in rules/training/run_needs.py
 _GB = 10**9
 STRATEGY = "EAGER_NEXT_REGION"
@@ -72,7 +73,7 @@ def _setup(run: RunSpec, secrets: tuple[str, ...], package: InstalledPackage) ->
         f'curl -LsSf https://astral.sh/uv/{_UV}/install.sh | env UV_INSTALL_DIR="$HOME/.local/bin" sh',
         'export PATH="$HOME/.local/bin:$PATH"',
     ]
-    lines += _install_prime_rl(run, package) if program_name(run) == "prime_rl" else _install_bundled(run, package)
+    lines += _install(run, package)
     downloads = list_downloads(run)
     if downloads:
         lines += [f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
@@ -91,9 +92,22 @@ def _require(run: RunSpec, package: InstalledPackage, *extras: str) -> str:
     return shlex.quote(f"prime-train{named}" + (f" @ {package.url}" if package.url else f"=={__version__}"))
 
 
+def _install(run: RunSpec, package: InstalledPackage) -> list[str]:
+    match program_name(run):
+        case "prime_rl":
+            return _install_prime_rl(run, package)
+        case "command" if run.command is not None:
+            own = install_command(run.command, run.prime_train.spot.setup, _PYTHON)
+            return [*_install_here(_require(run, package)), *own]
+    return _install_bundled(run, package)
+
+
 def _install_bundled(run: RunSpec, package: InstalledPackage) -> list[str]:
     vllm = [f"vllm=={_VLLM}"] if launched_server(run) is not None else []
-    packages = " ".join([_require(run, package, "train"), *vllm])
+    return _install_here(" ".join([_require(run, package, "train"), *vllm]))
+
+
+def _install_here(packages: str) -> list[str]:
     return [
         f'[ -x "{_BIN}/python" ] || uv venv --python {_PYTHON} "$HOME/prime-train-env"',
         f'uv pip install --python "{_BIN}/python" {packages}',
@@ -110,10 +124,6 @@ def _install_prime_rl(run: RunSpec, package: InstalledPackage) -> list[str]:
 
 
 def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
-    delimiter = _DELIMITER
-    while delimiter in config.splitlines():
-        delimiter += "_"
-    text = config if config.endswith("\n") else config + "\n"
     lines = ["set -euo pipefail", f'export PATH="{_BIN}:$PATH"', f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
     if mounts:  # what the run writes is in the bucket; the code, caches and models are on the machine's disk
         opened = [f'mkdir -p "${BUCKET_VARIABLE}/runs"', f'ln -sfn "${BUCKET_VARIABLE}/runs" runs']
@@ -122,10 +132,13 @@ def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
         # Other machines send their parts of a checkpoint to machine 0, and write nothing that outlives them.
         only_0 = run.parallel.machines > 1
         lines += [_ON_MACHINE_0, *opened, "fi"] if only_0 else opened
-    lines += [f"cat > {CONFIG} <<'{delimiter}'", f"{text}{delimiter}"]
+    if mounts and run.command is not None:
+        lines += link_checkpoints(run.command, f"${BUCKET_VARIABLE}/checkpoints/${NAME_VARIABLE}")
+    lines += write_text(CONFIG, config, "PRIME_TRAIN_CONFIG")
     words = f'prime-train run {CONFIG} --resume auto --run-name "${NAME_VARIABLE}"'
     if run.prime_rl is None:
         words += " --set run.dir=runs"
+        words += command_options(run.command) if run.command is not None else ""
     elif mounts:  # an absolute path that is the same on each machine, because prime-rl's state has it
         words += f' --set output_dir="${BUCKET_VARIABLE}/outputs"'
     return "\n".join(lines) + "\n" + _SUPERVISED.format(command=words, folder=f'"runs/${NAME_VARIABLE}"')
@@ -156,7 +169,8 @@ class SkyJobPlan(NamedTuple):
     """A run as a job of a cloud. `name` is the id of the run: in the queue, in the bucket and at W&B.
 
     `bucket` is None if the run's own backup carries its checkpoints. `secrets`: names of variables, never values.
-    `copies`: (path on the job's machine, file or folder of this machine).
+    `copies`: (path on the job's machine, file or folder of this machine). `workdir`: the folder of a command; "" for
+    any other run.
     """
 
     name: str
@@ -168,6 +182,7 @@ class SkyJobPlan(NamedTuple):
     environment: tuple[tuple[str, str], ...] = ()
     nodes: int = 1
     copies: tuple[tuple[str, str], ...] = ()
+    workdir: str = ""
 
 
 def size_disk_gb(run: RunSpec, parameters: int) -> int:
@@ -192,6 +207,8 @@ def document(job: SkyJobPlan) -> dict[str, Any]:
     task: dict[str, Any] = {"name": job.name}
     if job.nodes > 1:
         task["num_nodes"] = job.nodes
+    if job.workdir:
+        task["workdir"] = job.workdir
     task["resources"] = _resources(job)
     if job.bucket is not None:
         # One transfer at a time keeps the order of the writes, so a marker is uploaded after the files that it marks.

@@ -68,6 +68,10 @@ def plan(run: RunSpec, known: KnownRun, limit_minutes: int | None, *, has_gpus: 
     memory = _memory_mib(run, known, on_cpu=not has_gpus)
     if memory is None:
         notes.append("memory: the default of the partition, because it is not known here; --sbatch mem=64G sets it")
+    if run.command is not None:
+        notes.append(
+            f"cores: {_cpus(run)}, because its loader workers are not known; --sbatch cpus-per-task=N sets them"
+        )
     if has_gpus and launched_server(run) is not None and trains(run):
         notes.append(f"gres: {gpus} GPUs for trainer and server; with fewer they share: --sbatch gres=gpu:1")
     save_s = _save_s(run, known)
@@ -109,9 +113,10 @@ def _gpus(run: RunSpec) -> int:
 def _cpus(run: RunSpec) -> int:
     """Cores of a node.
 
-    One for the supervisor; for each trainer process itself, its saves and its workers; two for each server.
+    One for the supervisor; for each trainer process itself, its saves and its workers; two for each server. The workers
+    of a command are not known, and count as those of a config that does not set them.
     """
-    trainers = (train_gpus(run) or 0) // run.parallel.machines
+    trainers = run.command.processes if run.command is not None else (train_gpus(run) or 0) // run.parallel.machines
     return 1 + trainers * (2 + run.data.planned_workers) + 2 * server_gpus(run)
 
 

@@ -6,25 +6,14 @@ import os
 import shlex
 import subprocess
 
+from prime_train.core import git
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES
 
 _DEADLINE_S = 20.0
 _FAR = ExitCode.OUT_OF_REACH
-# cat-file gives the bytes of a blob: no pager, no filter, no textconv and no external diff. A missing object would be
-# fetched by a command that the repository configures, so no transport is allowed. Source: git 2.45, git-config(1).
-_SETTINGS = {"core.hooksPath": "/dev/null", "core.fsmonitor": "false", "protocol.allow": "never"}
+# cat-file gives the bytes of a blob: no pager, no filter, no textconv and no external diff.
 _COMMAND = ("git", "--no-pager", "--no-replace-objects", "--no-optional-locks", "cat-file")
-_ENVIRONMENT = {
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_ALLOW_PROTOCOL": "",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_PAGER": "cat",
-    "LC_ALL": "C",
-    "GIT_CONFIG_COUNT": str(len(_SETTINGS)),
-    **{f"GIT_CONFIG_KEY_{number}": key for number, key in enumerate(_SETTINGS)},
-    **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(_SETTINGS.values())},
-}
 
 
 def read_revision(word: str) -> str:
@@ -51,7 +40,7 @@ def _ask(word: str, how: str) -> bytes:
             [*_COMMAND, how, word],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=os.environ | _ENVIRONMENT,
+            env=os.environ | git.ENVIRONMENT,
             timeout=_DEADLINE_S,
             check=False,
         )

@@ -26,7 +26,7 @@ from prime_train.cli.run.machines import (
 from prime_train.cli.run.plan import plan_document, plan_text
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.run.slurm import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
-from prime_train.cli.run.spot import Bucket, Cloud, Detach, MaxPrice, Output, Package, Spot, SpotOptions, Yes
+from prime_train.cli.run.spot import Bucket, Cloud, Detach, Gpus, MaxPrice, Output, Package, Spot, SpotOptions, Yes
 from prime_train.cli.terminal.options import COMMAND_WORD, NoColor, complete_config
 from prime_train.cli.terminal.output import show_bytes
 from prime_train.cli.terminal.render import labelled, message
@@ -97,6 +97,7 @@ def run(
     bucket: Bucket = None,
     max_usd_per_hour: MaxPrice = None,
     package: Package = None,
+    gpus: Gpus = None,
     yes: Yes = False,
     detach: Detach = False,
     slurm: Slurm = False,
@@ -130,10 +131,12 @@ def run(
 
       prime-train run run.toml --spot --dry-run
 
+      prime-train run --spot --gpus 2xh100-80gb --dry-run -- torchrun --nproc-per-node 2 train.py
+
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
     command = _choose_command(configs, run_name, tuple(overrides or []), words)
-    rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, package, yes, detach, dry_run, resume, as_json)
+    rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, package, yes, detach, dry_run, resume, as_json, gpus)
     queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
     if spot:
         from prime_train.cli.run.spot import run_spot  # here, because a run on this machine does not need it

@@ -18,6 +18,7 @@ from prime_train import __version__
 from prime_train.away.sky import job_plan, task
 from prime_train.away.sky.candidates import CandidateChoice
 from prime_train.away.sky.carried import find_carried
+from prime_train.away.sky.command_job import RentedGpus, prepare
 from prime_train.away.sky.commands import launch_arguments
 from prime_train.away.sky.job import SkyRun
 from prime_train.away.sky.record import JobRecord, find_record, job_name, task_path
@@ -31,6 +32,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import make_folder, write_atomic
 from prime_train.core.units import format_usd
 from prime_train.estimate.cost.run_cost import shipped_rates
+from prime_train.estimate.hardware import hardware_from_name
 from prime_train.prices import store
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import program_name
@@ -60,6 +62,12 @@ Package = Annotated[
         help="--spot: address of prime-train for the machines, such as git+https://HOST/REPOSITORY@COMMIT or a wheel.",
     ),
 ]
+Gpus = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus", metavar="2xh100-80gb", help="--spot with the command of a trainer: the GPUs of its machine."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="--spot: do not ask before machines are rented.")]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Run in the background; --spot: submit the job and do not follow it.")
@@ -82,10 +90,12 @@ class SpotOptions(NamedTuple):
     dry_run: bool = False
     resume: str = "auto"
     as_json: bool = False
+    gpus: str | None = None
 
     def refuse_without_spot(self) -> None:
         """Raise UserError for an option of such a job without --spot. A bucket may come from the environment."""
-        values = {"--cloud": self.cloud, "--max-usd-per-hour": self.max_usd_per_hour, "--yes": self.yes}
+        values: dict[str, object] = {"--cloud": self.cloud, "--max-usd-per-hour": self.max_usd_per_hour}
+        values |= {"--yes": self.yes, "--gpus": self.gpus}
         for name, value in values.items():
             if value:
                 raise UserError(
@@ -106,12 +116,11 @@ class Planned(NamedTuple):
     job: task.SkyJobPlan
     text: str
     run: RunSpec
+    notes: tuple[str, ...] = ()
 
 
 def run_spot(command: Command, options: SpotOptions) -> ExitCode:
     """Plan the job; print, write or submit it. Returns the exit code of the command."""
-    if command.words:
-        raise _refuse_command("prime-train run --spot -- ...")
     if options.resume != "auto":
         raise UserError(
             what=f"--resume {options.resume} and --spot",
@@ -135,38 +144,54 @@ def run_spot(command: Command, options: SpotOptions) -> ExitCode:
 def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     """The job of a config. Raises UserError for what cannot work; exits with 1 if the config has errors."""
     checked = check_config(command, validate=False, unchecked="")
-    if checked.spec.command is not None:
-        raise _refuse_command(f'{checked.verdict.path}: run.kind = "command"')
+    gpus = _read_gpus(checked.spec, options.gpus)
     record = find_record(folder, job_name(checked.spec.run.name))  # the checkpoints are in the bucket that it names
     request = job_plan.JobRequest(
         cloud=options.cloud or "auto",
         bucket=options.bucket or (record.bucket if record is not None else "") or None,
         max_usd_per_hour=options.max_usd_per_hour,
         salt=_salt(),
-        has_hub_token=bool(os.environ.get("HF_TOKEN")),
+        tokens=_find_tokens(checked.spec),
         package_url=options.package_url or installation.package_url(),
+        gpus=gpus,
     )
     run, path = checked.verdict.run, checked.verdict.path
     assert run is not None, "check_config exits without a run"
     run = replace(run, run=replace(run.run, name=checked.spec.run.name))  # without the folders of this machine
-    shape = inputs.find_shape(checked.spec, detect.read(checked.text, path), inputs.EstimateOptions(path))
+    shape, notes = None, tuple[str, ...]()
+    if run.command is None:
+        shape = inputs.find_shape(checked.spec, detect.read(checked.text, path), inputs.EstimateOptions(path))
+    else:
+        with_folder = replace(run, command=checked.spec.command)
+        run, notes = prepare(with_folder, gpus, path, submitted=record is not None)
     values = tomli.loads(checked.text)
     carried = find_carried(find_paths(checked.spec, values), Path.cwd())
     config = job_plan.PlannedConfig(checked.text, values, path, shape, carried)
     job_plan.check_portable(run, config, os.environ)
     prices = store.load(store.today())
     job = job_plan.plan_job(run, config, request, prices, shipped_rates())
-    return Planned(job, task.to_yaml(task.document(job), _comments(job)), run)
+    return Planned(job, task.to_yaml(task.document(job), _comments(job)), run, notes)
 
 
-def _refuse_command(where: str) -> UserError:
-    """The error for a trainer by its command line: the machine that it needs, and its set-up, are not known."""
-    return UserError(
-        what="--spot cannot rent machines for the command of another trainer",
-        where=where,
-        why="its memory is not known, so no GPU can be chosen, and neither are the packages and files that it needs",
-        fix="name the GPUs, `setup` and `workdir` in a task of SkyPilot whose `run` is prime-train run: docs/spot.md",
-    )
+def _read_gpus(run: RunSpec, text: str | None) -> RentedGpus | None:
+    """The GPUs of --gpus. Raises UserError for an unknown name, and for any run but that of a command."""
+    if text is None:
+        return None
+    if run.command is None:
+        raise UserError(
+            what="--gpus is for the command of another trainer",
+            where=f"--gpus {text}",
+            why="the estimate chooses the GPUs of this run, and its config their number",
+            fix="leave --gpus out; --cloud and --max-usd-per-hour limit the choice",
+        )
+    found = hardware_from_name(text, "run --spot --gpus")
+    return RentedGpus(found.gpus, found.id)
+
+
+def _find_tokens(run: RunSpec) -> tuple[str, ...]:
+    """Names of logins of this environment that the trainer may use; a command reports to W&B by itself."""
+    names = ("HF_TOKEN",) if run.command is None else ("HF_TOKEN", "WANDB_API_KEY")
+    return tuple(name for name in names if os.environ.get(name))
 
 
 def _salt() -> str:
@@ -195,6 +220,8 @@ def _show_plan(planned: Planned, options: SpotOptions) -> None:
         cap = "" if cap_usd is None else f", at most {format_usd(cap_usd)} an hour"
         typer.echo(f"{candidate.cloud}: {candidate.gpus}x {candidate.accelerator}, {price}{whole}{cap}", err=True)
     typer.echo("prices are those of `prime-train prices`; the live price is paid, up to the limit", err=True)
+    for note in planned.notes:
+        typer.echo(note, err=True)
     for why, count in job.choice.left_out:
         typer.echo(f"left out: {why} ({count})", err=True)
     for target, source in job.copies:
