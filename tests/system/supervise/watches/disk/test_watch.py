@@ -165,7 +165,7 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     walked: list[str] = []
 
     def counted(folder: layout.NamedStep) -> layout._ListedFolder:
-        walked.append(folder.path.name)
+        walked.append(Path(folder.folder).name)
         return real(folder)
 
     real = layout._list_and_read
