@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.backups import manifest as manifests
@@ -224,7 +223,7 @@ def list_superseded(
                 doubles.append((one, f"step {one.step} was saved again"))
         else:
             newest[one.step] = one
-    as_checkpoints = [SavedCheckpoint(one.step, Path(one.folder), 0, "", one.pinned) for one in newest.values()]
+    as_checkpoints = [SavedCheckpoint(one.step, one.folder, 0, "", one.pinned) for one in newest.values()]
     beyond = find_superseded(as_checkpoints, keep_last, keep_every_steps)
     doubles.sort(key=lambda one: one[0].step)
     return [*((newest[one.step], f"beyond keep_last = {keep_last}") for one in beyond), *doubles]

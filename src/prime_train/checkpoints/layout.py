@@ -42,6 +42,7 @@ from prime_train.core.outside import parse_json
 from prime_train.core.rundir import sync, write_atomic
 
 PIN = "PINNED"  # a file of this name protects a checkpoint from prime-train's deletions
+_parse_start = json.JSONDecoder().raw_decode
 _HELD_BYTES = 2**16  # of manifests that are not judged yet: those of a hundred checkpoints
 
 
@@ -49,16 +50,20 @@ class SavedCheckpoint(NamedTuple):  # thousands are made for a list, which a dat
     """One `step_N` folder. `problem` describes what is wrong with it; empty when it is complete."""
 
     step: int
-    path: Path
+    folder: str  # a text, because pathlib takes long to make a path
     size_bytes: int
     problem: str
     pinned: bool = False
     written_s: float = 0.0  # since the epoch, of the manifest; of the folder's last change if there is none
-    entries: tuple[ManifestEntry, ...] = ()  # of the manifest; () if it is not complete or its program writes none
+    entries: tuple[ManifestEntry, ...] = ()  # of the manifest; () if it is not complete, and where nothing is packed
 
     @property
     def complete(self) -> bool:
         return not self.problem
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
 
 
 def write_manifest(folder: Path, step: int) -> int:
@@ -135,10 +140,11 @@ _SIZES_ONLY = _Reading(None)
 
 
 def _judge_listed(listed: ListedFolder, reading: _Reading = _SIZES_ONLY) -> SeenCheckpoint:
-    (folder, step, _), content, files, status = listed
+    (folder, step), content, files, status = listed
     found = _settle(folder, step, content, files, reading)
     written, total_bytes = files.get(MANIFEST), sum([each.st_size for each in files.values()])
-    pinned = PIN in files or (not found.entries and (folder / PIN).exists())  # a folder of this name is not listed
+    # A folder of this name is not listed.
+    pinned = PIN in files or (found.problem != "" and os.path.exists(f"{folder}/{PIN}"))  # noqa: PTH110
     saved_s = written_s(folder) if written is None else written.st_mtime
     saved = SavedCheckpoint(step, folder, total_bytes, found.problem, pinned, saved_s, found.entries)
     return SeenCheckpoint(saved, files, status)
@@ -146,9 +152,8 @@ def _judge_listed(listed: ListedFolder, reading: _Reading = _SIZES_ONLY) -> Seen
 
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
     """What is wrong, or empty. With `on_read` hashes are compared, in `parts` processes every `parts`-th file each."""
-    return _settle(
-        folder, name_step(folder).step, read_manifest(str(folder)), {}, _Reading(on_read, part, parts)
-    ).problem
+    named = name_step(folder)
+    return _settle(*named, read_manifest(named.folder), {}, _Reading(on_read, part, parts)).problem
 
 
 class _Judged(NamedTuple):
@@ -156,7 +161,10 @@ class _Judged(NamedTuple):
     entries: tuple[ManifestEntry, ...] = ()
 
 
-def _settle(folder: Path, step: int, content: bytes | str, files: Files, reading: _Reading) -> _Judged:
+_WHOLE = _Judged("")
+
+
+def _settle(folder: str, step: int, content: bytes | str, files: Files, reading: _Reading) -> _Judged:
     """What a manifest holds and what is wrong, for a folder that has the name of this step.
 
     A checkpoint whose manifest changes meanwhile, because it is packed or restored, is judged again. `files`: what was
@@ -165,16 +173,18 @@ def _settle(folder: Path, step: int, content: bytes | str, files: Files, reading
     while True:
         found = _judge(folder, step, content, files, reading)
         # Only a problem is looked at again. A complete checkpoint is the usual case, and one look at it is enough.
-        content, before = read_manifest(str(folder)) if found.problem else content, content
+        content, before = read_manifest(folder) if found.problem else content, content
         if content == before:
             return found
         # The listing is older than the manifest that is judged next.
         files = {}
 
 
-def _judge(folder: Path, step: int, content: bytes | str, files: Files, reading: _Reading) -> _Judged:
+def _judge(folder: str, step: int, content: bytes | str, files: Files, reading: _Reading) -> _Judged:
     if isinstance(content, str):
         return _Judged(content)
+    if reading is _SIZES_ONLY and _is_as_saved(content, step, files):
+        return _WHOLE
     try:
         manifest = parse_json(content)
         written_for = int(manifest["step"])
@@ -191,11 +201,37 @@ def _judge(folder: Path, step: int, content: bytes | str, files: Files, reading:
     if not reading.any_files and (lacks := _find_missing_entry([entry.name for entry in found])):
         return _Judged(lacks)
     for entry in found[reading.part :: reading.parts]:
-        if not _is_as_listed(entry, files) and (differs := find_size_difference(folder, entry)):
+        if not _is_as_listed(entry, files) and (differs := find_size_difference(Path(folder), entry)):
             return _Judged(differs)
-        if reading.on_read is not None and (differs := find_changed_content(folder, entry, reading.on_read)):
+        if reading.on_read is not None and (differs := find_changed_content(Path(folder), entry, reading.on_read)):
             return _Judged(differs)
-    return _Judged("", found)
+    return _Judged("", found if any(entry.segments or entry.sha256_as_saved for entry in found) else ())
+
+
+def _is_as_saved(content: bytes, step: int, files: Files) -> bool:
+    """Whether a manifest has nothing but what `write_manifest` writes, and each file was listed with its size.
+
+    Most have: of thousands none needs its entries, and a name that was listed is one of a file below the folder.
+    """
+    try:
+        text = content.decode("utf-8")
+        manifest, end = _parse_start(text)
+        named: dict[str, dict[str, Any]] = manifest["files"]
+        if "\\" in text or end != len(text) or len(manifest) != 3:
+            return False
+        if text.count(":") != 3 + 3 * len(named):  # a key that is there twice may hide what `parse_json` refuses
+            return False
+        if manifest["version"] != 1 or manifest["step"] != step or len(named) < 2:
+            return False
+        for name, raw in named.items():
+            listed = files[name]
+            if listed.st_size != raw["bytes"] or not isinstance(raw["sha256"], str) or len(raw) != 2:
+                return False
+            if not stat.S_ISREG(listed.st_mode):
+                return False
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+    return METADATA in named
 
 
 def _find_missing_entry(names: Collection[str]) -> str:
@@ -252,7 +288,7 @@ def scan(root: Path, *, hashes: bool = False) -> list[SavedCheckpoint]:
     folders = list_newest_first(root)
     # A listing is believed when it is judged, so none waits for contents to be read.
     return (
-        [inspect(folder.path, hashes=True) for folder in folders]
+        [inspect(Path(one.folder), hashes=True) for one in folders]
         if hashes
         else [one.checkpoint for one in look(folders)]
     )

@@ -24,17 +24,16 @@ Files = Mapping[str, os.stat_result]  # by their name below a checkpoint's folde
 
 
 class NamedStep(NamedTuple):
-    """A checkpoint folder, the step in its name, and its path as a text: pathlib takes long to give the two."""
+    """The path of a checkpoint folder as a text, and the step in its name."""
 
-    path: Path
+    folder: str
     step: int
-    text: str
 
 
 def name_step(folder: Path) -> NamedStep:
     """A folder with the step in its name; -1 for another name."""
     match = _STEP.search(folder.name)
-    return NamedStep(folder, int(match.group(1)) if match else -1, str(folder))
+    return NamedStep(str(folder), int(match.group(1)) if match else -1)
 
 
 def list_newest_first(root: Path) -> list[NamedStep]:
@@ -44,7 +43,7 @@ def list_newest_first(root: Path) -> list[NamedStep]:
         named = _STEP.fullmatch(entry.name)
         # A link to a folder too, and none for a link that leads to itself, where `is_dir` raises.
         if named and (entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path)):  # noqa: PTH112
-            found.append(NamedStep(root / entry.name, int(named[1]), entry.path))
+            found.append(NamedStep(entry.path, int(named[1])))
     found.sort(key=attrgetter("step"), reverse=True)
     return found
 
@@ -63,12 +62,12 @@ def list_and_read(folder: NamedStep) -> ListedFolder:
 
     The listing is no later than the manifest, so what it proves of a file held when the manifest was written.
     """
-    path, files = folder.text, dict[str, os.stat_result]()
+    path, files = folder.folder, dict[str, os.stat_result]()
     try:
         opened = outside.open_folder(path)
     except OSError:  # a link, or it is gone
         content = read_manifest(path)
-        return ListedFolder(folder, content, {} if content == LINK else list_files(folder.path), None)
+        return ListedFolder(folder, content, {} if content == LINK else list_files(path), None)
     try:
         status = os.fstat(opened)
         return ListedFolder(folder, _list_opened(opened, path, files), files, status)
@@ -126,7 +125,7 @@ def list_entries(folder: Path | str) -> list[os.DirEntry[str]]:
         raise
 
 
-def list_files(folder: Path) -> Files:
+def list_files(folder: Path | str) -> Files:
     """The status of all but folders below a folder, by name. Follows no links, and skips what vanishes meanwhile."""
     return _list_below(list_entries(folder), os.fspath(folder))
 
@@ -153,7 +152,7 @@ def size_bytes(folder: Path) -> int:
     return 0 if folder.is_symlink() else sum(status.st_size for status in list_files(folder).values())
 
 
-def written_s(folder: Path) -> float:
+def written_s(folder: Path | str) -> float:
     """When the manifest was written, or without one the folder was last changed; 0 for a folder that is gone."""
     for path in (f"{folder}/{MANIFEST}", folder):
         with contextlib.suppress(OSError):

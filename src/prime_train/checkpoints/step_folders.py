@@ -193,7 +193,7 @@ def find_newest_complete(folders: Sequence[Path], form: FolderLayout) -> SavedCh
 def _checkpoint(step: int, parts: Sequence[Path], form: FolderLayout) -> SavedCheckpoint:
     pinned = any((part / PIN).exists() for part in parts)
     total_bytes, written_s = sum(measure(part).size_bytes for part in parts), listing.written_s(parts[0])
-    return SavedCheckpoint(step, parts[0], total_bytes, problem(parts, form), pinned, written_s)
+    return SavedCheckpoint(step, str(parts[0]), total_bytes, problem(parts, form), pinned, written_s)
 
 
 def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:

@@ -27,7 +27,7 @@ from prime_train.core.units import format_bytes
 from prime_train.programs import recorded
 from prime_train.spec import RunSpec
 from prime_train.supervise.processes.lock import hold_idle_run
-from prime_train.views.run.checkpoints import status_json, status_rows
+from prime_train.views.backups import status_json, status_rows
 from prime_train.views.run.runs import find, is_run
 
 AnyRun = Annotated[

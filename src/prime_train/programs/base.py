@@ -10,25 +10,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from prime_train.checkpoints import layout, step_folders
 from prime_train.checkpoints.cleanup import Keep
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import StepPlaces
-from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.core.rundir import RunDir
 from prime_train.core.whole_folder import write_folder
-from prime_train.facts.facts import NotKnown, RunFolder
-from prime_train.facts.previous_run import read_run_folder, read_save_times, read_step_times
 from prime_train.programs.fixed_settings import list_changes
 from prime_train.spec import RunSpec, Source
 from prime_train.spec.answers import trains
 from prime_train.spec.server import Server
-from prime_train.supervise.launch.environment import gpu_order, python
 from prime_train.supervise.launch.program import Host, Launch, Needs, Observer, Program, ProgramConfig, Role
 from prime_train.supervise.launch.run_directory import (
     ChangedValue,
@@ -43,6 +39,10 @@ from prime_train.supervise.launch.run_directory import (
     shrink,
 )
 from prime_train.supervise.watches.watch import Watch
+
+if TYPE_CHECKING:
+    from prime_train.config.parsed_config import Fault, Reading
+    from prime_train.facts.facts import NotKnown, RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,8 @@ class RunTomlProgram(BaseProgram, ABC):
         return run_dir.path
 
     def run_folder(self, run: RunSpec, write_dir: Path) -> RunFolder:
+        from prime_train.facts.previous_run import read_run_folder, read_save_times, read_step_times
+
         own = RunDir(write_dir.absolute())
         found, left = self.checkpoints(run, own), list_leftovers(own)
         steps, saves = read_step_times(own.metrics), read_save_times(own.events)
@@ -152,6 +154,8 @@ class RunTomlProgram(BaseProgram, ABC):
         """See `Program.plan`."""
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
+        from prime_train.supervise.launch.environment import gpu_order, python
+
         return Needs((*python(), gpu_order()))
 
     def keep(self, run: RunSpec) -> Keep:

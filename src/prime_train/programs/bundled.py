@@ -16,7 +16,6 @@ from prime_train.core.machines import INTERFACE
 from prime_train.core.python_child import own_module
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
-from prime_train.programs.vllm import program as vllm
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import launched_server
 from prime_train.supervise.launch.environment import (
@@ -29,7 +28,6 @@ from prime_train.supervise.launch.environment import (
     safe_path,
 )
 from prime_train.supervise.launch.program import Host, Launch, Needs, Role, Variable
-from prime_train.supervise.machines import protocol
 from prime_train.supervise.watches.watch import Watch
 
 ROLE = "trainer"
@@ -49,16 +47,23 @@ class Bundled(RunTomlProgram):
     keeps_hashes: bool = True
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
+        from prime_train.programs.vllm import program as vllm  # lazy, as below: it takes a tenth of a `ckpt list`
+
         server = launched_server(run)
         served = (Role(vllm.ROLE, vllm.count_gpus(server), serves=True),) if server is not None else ()
         return (Role(ROLE, run.parallel.processes_here), *served)
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
+        from prime_train.programs.vllm import program as vllm
+
         served = (vllm.plan(run, run_dir, attempt),) if launched_server(run) is not None else ()
         others = (plan_relay(run, run_dir, attempt, resume_step),) if run.parallel.machines > 1 else ()
         return (*served, plan(run, run_dir, attempt, resume_step), *others)
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
+        from prime_train.programs.vllm import program as vllm
+        from prime_train.supervise.machines import protocol
+
         if role == vllm.ROLE:
             return vllm.plan_environment(run, host)
         if role == protocol.ROLE:
@@ -66,6 +71,8 @@ class Bundled(RunTomlProgram):
         return needs(run, run_dir, attempt, host)
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
+        from prime_train.programs.vllm import program as vllm
+
         return vllm.create_watches(run, run_dir)
 
 
@@ -91,6 +98,8 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launc
 
 def plan_relay(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launch:
     """The process that stands for the trainers of the other machines. It is planned on machine 0 alone."""
+    from prime_train.supervise.machines import protocol
+
     values = {
         "--attempt": attempt,
         "--resume-step": resume_step,

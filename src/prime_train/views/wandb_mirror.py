@@ -118,6 +118,9 @@ def main() -> int:
     if options.detach and os.fork():
         return 0
     run_dir = RunDir(options.run_dir.resolve())
+    # W&B takes the address of the server that gets the key from wandb/settings in the working directory, which may be
+    # a folder from elsewhere. Source: wandb 0.31, wandb_setup.py.
+    os.chdir("/")
     with _lock(run_dir) as is_locked:
         if not is_locked:
             _log(f"another mirror of this run did not end within {_LOCK_LIMIT_S:g} s")

@@ -62,8 +62,33 @@ COMMANDS = (
     ("ckpt", "list", "small"),
     ("ckpt", "verify", "small"),
     ("ckpt", "to-hf", "small", "--output", "exported"),
+    ("ckpt", "consolidate", "small", "--output", "whole"),
+    ("ckpt", "prune", "small", "--dry-run"),
+    ("ckpt", "compress", "small", "--dry-run"),
+    ("runs",),
+    ("runs", ".", "--json"),
+    ("compare", "small", "--output", "curves.png"),
+    ("config", "show", "run.toml", "--resolved"),
+    ("config", "show", "small@1"),
+    ("config", "show", "HEAD:./run.toml"),
+    ("config", "diff", "run.toml", "small"),
+    ("config", "save", "kept", "run.toml"),
+    ("config", "list"),
+    ("config", "history", "small"),
+    ("config", "restore", "kept", "back.toml"),
+    ("trainers", "list"),
+    ("trainers", "show", "torchtitan"),
+    ("trainers", "check", "train.log"),
+    ("run", "--dry-run", "--", "torchrun", "--nproc-per-node", "1", "train.py"),
+    ("run", "--dry-run", "--", "python", "-m", "transformers", "--output_dir", "out"),
+    ("run", "--run-name", "told", "--", "sh", "-c", "cat train.log"),
+    ("logs", "told"),
+    ("report", "told"),
+    ("diagnose", "train.log"),
     ("backup", "status", "small"),
     ("stop", "small"),
+    ("init", "--model", ".", "--task", "sft", "--data", "text", "--gpus", "1xrtx4090", "--yes", "--dry-run"),
+    ("init", "--command", "torchrun train.py", "--yes", "--dry-run"),
     ("monitor", "run.toml", "--wandb", "a/b/c", "--dry-run"),
     ("init", "--github-actions", "--dry-run"),
 )
@@ -77,6 +102,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("hostile")
     small.write(root)
     (root / "config.json").write_text(MODEL, encoding="utf-8")
+    (root / "train.py").write_text("import transformers\n", encoding="utf-8")
+    (root / "train.log").write_text("{'loss': 2.5, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.1}\n")
     for name in NAMES:
         text = _TRAP.format(marker=str(root / f"ran-{name}"))
         (root / f"{name}.py").write_text(text, encoding="utf-8")

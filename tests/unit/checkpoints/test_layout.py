@@ -206,6 +206,8 @@ def test_a_file_that_vanishes_while_sizes_are_read_counts_nothing(
 
 
 def test_a_checkpoint_has_the_entries_and_the_time_of_its_manifest(folder: Path) -> None:
+    assert layout.inspect(folder).entries == ()  # nothing is packed
+    layout.update_entry(folder, layout.entries(folder)[0]._replace(sha256_as_saved="12"))
     found = layout.inspect(folder)
     assert list(found.entries) == layout.entries(folder)
     assert found.written_s == (folder / MANIFEST).stat().st_mtime
@@ -247,6 +249,62 @@ def test_checkpoints_that_are_listed_together_are_judged_as_one_alone(
     assert [one.checkpoint for one in found] == [*map(layout.inspect, folders), layout.inspect(tmp_path / "step_8")]
     assert [one.checkpoint.complete for one in found] == [True, False, False, False, True, False, True, False]
     assert [one.folder_status is None for one in found] == [False] * 5 + [True, False, True]
+
+
+_HOSTILE = (
+    *('"version": 1', '"step": 5', '"bytes": 10', '"bytes": 0', '"sha256": "'),
+    *("0.distcp", "1.distcp", METADATA, "deeper", "\n", "{", "}", "1", "5"),
+)
+_IN_PLACE = (
+    *(
+        '"step": 5, "step": 1' + "0" * 30,
+        '"step": NaN, "step": 5',
+        '"damaged": "x", "step": 5',
+        '"step": 6',
+        '"step": 5.0',
+    ),
+    *(
+        '"bytes": 1' + "0" * 30,
+        '"bytes": 10.0',
+        '"bytes": "10"',
+        '"bytes": 1e999, "bytes": 10',
+        '"bytes": [], "bytes": 0',
+    ),
+    *(
+        '"lossy": {}, "sha256": "',
+        '"sha256": "\\ud800',
+        '"sha256": 1, "packed": "',
+        '"sha256": "',
+        "../0.distcp",
+        "\udc80",
+    ),
+    *(
+        "",
+        " ",
+        "0",
+        "[" * 70 + "]" * 70,
+        "\\u0030.distcp",
+        "0.distcp.planes.0",
+        "PINNED",
+        MANIFEST,
+        "é",
+        ":",
+        ",",
+        "[]",
+    ),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(_HOSTILE), st.sampled_from(_IN_PLACE)), min_size=1, max_size=2))
+@settings(deadline=None, max_examples=300)
+def test_a_listed_checkpoint_is_judged_as_one_without_a_listing(changes: list[tuple[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        folder = write(Path(root), 5)
+        text = (folder / MANIFEST).read_text(encoding="utf-8")
+        for old, put in changes:
+            text = text.replace(old, put, 1)
+        (folder / MANIFEST).write_bytes(text.encode("utf-8", "surrogateescape"))
+        assert layout.inspect(folder).problem == layout.problem(folder)
 
 
 def test_a_scan_reads_contents_only_on_request(folder: Path) -> None:

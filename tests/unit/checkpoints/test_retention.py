@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +11,7 @@ from prime_train.checkpoints.layout import SavedCheckpoint
 
 def checkpoint(step: int, complete: bool = True, pinned: bool = False) -> SavedCheckpoint:
     problem = "" if complete else "no COMPLETE.json: the save did not finish"
-    return SavedCheckpoint(step, Path(f"step_{step}"), 1, problem, pinned)
+    return SavedCheckpoint(step, f"step_{step}", 1, problem, pinned)
 
 
 histories = st.dictionaries(st.integers(1, 60), st.tuples(st.booleans(), st.booleans()), max_size=20).flatmap(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from prime_train.backups.inventory import StoredBackup
 from prime_train.backups.manifest import Manifest
-from prime_train.views.run.checkpoints import status_json, status_rows
+from prime_train.views.backups import status_json, status_rows
 
 WHOLE = StoredBackup(20, "b", "x/20", 4096, 900.0, (), "", Manifest("x", 20, "b", 940.0, ()), pinned=True)
 CUT = StoredBackup(30, "c", "x/30", 1024, 0.0, (), "no marker")

@@ -18,6 +18,7 @@ _SAMPLES = 200  # of a history, however long it is
 
 def main() -> None:
     request = json.load(sys.stdin)
+    os.chdir("/")  # the client takes the address that gets the key from wandb/settings in the working directory
     os.environ["WANDB_ERROR_REPORTING"] = "false"  # the client would report its own errors to its maker
     sys.stdout.write("\n" + json.dumps(read_run(str(request["path"]), int(request["request_s"]))) + "\n")
 

@@ -100,7 +100,7 @@ def list_packed(
 ) -> list[SavedCheckpoint]:
     """Every checkpoint that was moved to be packed, or that of `step`, newest first."""
     folders = listing.list_newest_first(places.checkpoints[0] / FOLDER) if places.layout.proofs else ()
-    chosen = [one.path for one in folders if step in (None, one.step)]
+    chosen = [Path(one.folder) for one in folders if step in (None, one.step)]
     return [layout.inspect(path, hashes=hashes, on_read=on_read, any_files=True) for path in chosen]
 
 

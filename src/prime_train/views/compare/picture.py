@@ -7,6 +7,7 @@ matplotlib, which takes a second and a hundred MiB.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -52,6 +53,7 @@ def draw(panels: Sequence[Panel], title: str) -> bytes:
 
 def main() -> None:
     """Draws the document on standard input."""
+    os.chdir("/")  # matplotlib obeys a file `matplotlibrc` in the working directory
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Shows which checkpoints of a run are complete, which one a resume uses, and copies in a bucket. Never deletes."""
+"""Shows which checkpoints of a run are complete and which one a resume uses. Never deletes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from prime_train.backups import inventory
-from prime_train.backups.inventory import StoredBackup
 from prime_train.checkpoints.aside import measure_aside
 from prime_train.checkpoints.layout import MANIFEST, SavedCheckpoint, inspect
 from prime_train.checkpoints.leftovers import find_leftovers
@@ -18,41 +16,6 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.programs import recorded
-from prime_train.views.text import pick
-
-
-def status_json(run: str, location: str, backups: Sequence[StoredBackup], here: set[int]) -> dict[str, Any]:
-    """The document of `backup status --json`. Version 1. `here`: the steps on this disk."""
-    newest = inventory.newest_complete(backups)
-    return {
-        "version": 1,
-        "run": run,
-        "location": location,
-        "newest_complete_step": newest.step if newest is not None else None,
-        "backups": [
-            {
-                **pick(one, "step", "id", "complete", "problem", "pinned"),
-                "size_bytes": one.manifest.size_bytes if one.manifest is not None else None,
-                "stored_bytes": one.stored_bytes,
-                "saved_s": one.saved_s or None,
-                "on_this_disk": one.step in here,
-            }
-            for one in backups
-        ],
-    }
-
-
-def status_rows(document: Mapping[str, Any], now_s: float) -> list[tuple[str, ...]]:
-    """Step, size, stored size, age, whether it is on this disk, and remarks of each backup in the document."""
-    return [_status_row(one, now_s) for one in document["backups"]]
-
-
-def _status_row(one: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
-    size = "?" if one["size_bytes"] is None else format_bytes(one["size_bytes"])
-    age = "?" if one["saved_s"] is None else format_seconds(max(0.0, now_s - one["saved_s"]))
-    notes = ", ".join(part for part in (one["problem"], "pinned" if one["pinned"] else "") if part)
-    here = "yes" if one["on_this_disk"] else ""
-    return (str(one["step"]), size, format_bytes(one["stored_bytes"]), age, here, notes)
 
 
 def saved(run_dir: RunDir) -> list[SavedCheckpoint]:
@@ -93,7 +56,7 @@ def _checkpoint_json(found: SavedCheckpoint, problem: str, now_s: float) -> dict
         "saved_bytes": stored.saved_bytes if stored else 0,
         "age_s": _age_s(found, now_s),
         "problem": problem or None,
-        "path": str(found.path),
+        "path": found.folder,
         "saved": round(stored.saved, 4) if stored else 0.0,
     }
 
@@ -134,6 +97,8 @@ def list_rows(
 
 
 def _describe_packing(found: SavedCheckpoint) -> Sequence[str]:
+    if not found.entries:  # as most
+        return ()
     stored, is_rounded = _stored(found), _is_rounded(found)
     if stored is not None:
         rounded = ", moments in bf16" if is_rounded else ""

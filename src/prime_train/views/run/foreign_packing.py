@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from prime_train.checkpoints import layout
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.packing import archive, foreign, foreign_archive, packing_plan
 from prime_train.checkpoints.packing.foreign import FoundStep
@@ -74,7 +75,7 @@ def pack(work: ForeignWork, on_read: Read) -> list[dict[str, Any]]:
     done = []
     for one in work.begun:
         packs = partial(archive.compress, one.path, on_read=on_read)
-        done.append(_work_on(one, one.entries, packs, partial(packing_plan.measure, one.path)))
+        done.append(_work_on(one, layout.entries(one.path), packs, partial(packing_plan.measure, one.path)))
     for found, entries in work.found:
         packs = partial(foreign_archive.pack, work.places, found, on_read)
         after = partial(packing_plan.measure, foreign.locate(work.places, found.step))
@@ -83,7 +84,7 @@ def pack(work: ForeignWork, on_read: Read) -> list[dict[str, Any]]:
 
 
 def _saved(found: FoundStep) -> SavedCheckpoint:
-    return SavedCheckpoint(found.step, found.parts[0], 0, "")
+    return SavedCheckpoint(found.step, str(found.parts[0]), 0, "")
 
 
 def _work_on(
@@ -117,9 +118,10 @@ def unpack(run_dir: RunDir, places: StepPlaces, step: int | None, on_read: Read)
         )
     done = []
     for one in packed:
-        size_bytes = packing_plan.sum_sizes(one.entries).size_bytes
+        entries = [] if one.problem else layout.entries(one.path)
+        size_bytes = packing_plan.sum_sizes(entries).size_bytes
         unpacks = partial(foreign_archive.unpack, places, one.step, on_read)
-        done.append(_work_on(one, one.entries, unpacks, partial(StoredSize, size_bytes, size_bytes)))
+        done.append(_work_on(one, entries, unpacks, partial(StoredSize, size_bytes, size_bytes)))
     return done
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -29,6 +30,7 @@ def draw(history: RunHistory, directory: Path) -> list[Path]:
     """
     if not history.metrics["step"]:
         return []
+    _import_matplotlib()
     directory.mkdir(parents=True, exist_ok=True)
     drawn = [
         _save(_loss, history, directory / "loss.png", "loss, nats per token"),
@@ -37,6 +39,21 @@ def draw(history: RunHistory, directory: Path) -> list[Path]:
     if history.task_evaluations or any(map(math.isfinite, history.metrics["reward"])):
         drawn.append(_save(_reward, history, directory / "reward.png", "mean reward"))
     return drawn
+
+
+def _import_matplotlib() -> None:
+    """Import matplotlib with the root as working directory.
+
+    It obeys a `matplotlibrc` in the working directory first, which may be a folder that was downloaded. Source:
+    matplotlib 3.11, matplotlib_fname.
+    """
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # its name may be gone
+    try:
+        os.chdir("/")
+        import matplotlib  # noqa: F401 - it reads its settings once
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 def smooth(values: Sequence[float], half_life: float) -> list[float]:
@@ -66,15 +83,19 @@ def _save(fill: Any, history: RunHistory, path: Path, label: str) -> Path:
     fill(axes, history)
     captions = _mark_restarts(axes, history)
     if captions:  # below the plot, because a text inside would cover a curve
-        figure.supxlabel("\n".join(captions), x=0.01, horizontalalignment="left", fontsize=8, color=_TROUBLE)
+        figure.supxlabel(
+            "\n".join(captions), x=0.01, horizontalalignment="left", fontsize=8, color=_TROUBLE, parse_math=False
+        )
     axes.set_xlabel("optimizer step")
     axes.set_ylabel(label)
     axes.set_xlim(0, max(history.metrics["step"]) * 1.01)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.set_title(history.name, loc="left", fontsize=11, pad=16 if captions else None)
-    axes.legend(frameon=False, fontsize=9)
+    # A name or a message with a dollar is no formula.
+    axes.set_title(history.name, loc="left", fontsize=11, pad=16 if captions else None, parse_math=False)
+    for label_text in axes.legend(frameon=False, fontsize=9).get_texts():
+        label_text.set_parse_math(False)
     content = io.BytesIO()
     figure.savefig(content, format="png")
     write_atomic(path, content.getvalue(), is_private=False)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, Phase, Progress, TrainerFinished
@@ -12,7 +11,7 @@ from tests.unit.programs.prime_rl.samples import RUN, heard, story
 
 
 def step(number: int, whole: bool = True) -> SavedCheckpoint:
-    return SavedCheckpoint(number, Path(f"/o/checkpoints/step_{number}"), 4096, "" if whole else "no .metadata")
+    return SavedCheckpoint(number, f"/o/checkpoints/step_{number}", 4096, "" if whole else "no .metadata")
 
 
 # --- steps -----------------------------------------------------------------------------------------

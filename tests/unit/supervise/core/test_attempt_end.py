@@ -56,7 +56,7 @@ def test_of_an_attempt_that_was_given_up_the_log_of_what_was_started_is_named(tm
 
 
 def test_an_end_names_the_newest_checkpoint_that_loads_and_no_secret(tmp_path: Path) -> None:
-    found = [SavedCheckpoint(step, tmp_path, 9, "torn" if step == 30 else "") for step in (30, 20, 10)]
+    found = [SavedCheckpoint(step, str(tmp_path), 9, "torn" if step == 30 else "") for step in (30, 20, 10)]
     cause = EndCause(
         "failed", "auth", "the token hf_0123456789abcdef was refused", "it is old", "log in", "/log:3", "HF1"
     )

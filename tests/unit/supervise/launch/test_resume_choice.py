@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from prime_train.checkpoints.layout import SavedCheckpoint
@@ -13,7 +11,7 @@ from prime_train.supervise.launch.run_directory import choose_checkpoint, find_n
 
 
 def checkpoint(step: int, problem: str = "") -> SavedCheckpoint:
-    return SavedCheckpoint(step, Path(f"step_{step}"), 1, problem)
+    return SavedCheckpoint(step, f"step_{step}", 1, problem)
 
 
 @pytest.mark.parametrize(

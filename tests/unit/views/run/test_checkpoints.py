@@ -17,7 +17,7 @@ NOW_S = 1_790_000_100.0
 
 def _found(step: int, problem: str = "", entries: tuple[ManifestEntry, ...] = ()) -> SavedCheckpoint:
     path = Path(f"/runs/small/checkpoints/step_{step}")
-    return SavedCheckpoint(step, path, 1000 * step, problem, written_s=NOW_S - step, entries=entries)
+    return SavedCheckpoint(step, str(path), 1000 * step, problem, written_s=NOW_S - step, entries=entries)
 
 
 def _entry(kept_bytes: int, *, packed: bool, lossy: bool) -> ManifestEntry:

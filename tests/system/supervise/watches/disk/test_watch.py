@@ -167,7 +167,7 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     walked: list[str] = []
 
     def counted(folder: NamedStep) -> ListedFolder:
-        walked.append(folder.path.name)
+        walked.append(Path(folder.folder).name)
         return real(folder)
 
     real = listing.list_and_read
