@@ -16,9 +16,9 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import torch
@@ -49,6 +49,9 @@ _DRAWN: dict[str, tuple[Any, ...]] = {
     "optim.clip_norm": (0.1, 0.5, 2.0),
     "eval.interval_steps": (20, 50, 90),
     "checkpoint.interval_steps": (7, 10, 25),
+    "batch.micro_batch": (1, 2),
+    "data.sampling_probs": ([0.5, 0.5], [0.9, 0.1], [0.2, 0.8]),
+    "data.loader_workers": (0, 1, 2),
 }
 
 
@@ -189,8 +192,13 @@ def _find_port() -> int:
 def drill(seed: int, folder: Path, texts: Path, counts: ChangeCounts) -> None:
     """One run with changes and kills, and the same run without a kill."""
     chance = random.Random(seed)
+    plain = tiny.run_spec(texts)
+    sources = (*plain.data.sources, spec.Source(kind="files", path=str(texts / "00*.txt")))
+    # In every other run the sources are drawn by documents.
+    unit: Literal["documents", "tokens"] = "tokens" if seed % 4 < RANKS else "documents"
     run = tiny.run_spec(
         texts,
+        data=replace(plain.data, sources=sources, sampling_probs=(0.5, 0.5), sampling_unit=unit),
         run=spec.Run(name="changed", max_steps=_ENDLESS, seed=seed),
         parallel=spec.Parallel(processes=RANKS, dp_shard=1 + seed % 2 * (RANKS - 1)),
         batch=spec.Batch(micro_batch=2, global_batch=4),

@@ -1,4 +1,4 @@
-"""Changes that reach one rank later than the other, with kills between. By hand `tests.drills.live_changes` does more."""
+"""Changes that reach one rank later than the other, with kills between. More by hand: `tests.drills.live_changes`."""
 
 from __future__ import annotations
 

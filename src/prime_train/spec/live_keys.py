@@ -27,6 +27,10 @@ LIVE_KEYS = (
     LiveKey("eval.interval_steps", "evaluations are at its multiples"),
     LiveKey("checkpoint.interval_steps", "checkpoints are at its multiples"),
     LiveKey("run.max_steps", "the run ends after it, and the schedule is that of a run of this length"),
+    LiveKey("batch.micro_batch", "a step has the same sequences in other parts"),
+    LiveKey("data.sampling_probs", "the next buffer of documents is drawn by them", ON_TEXT),
+    LiveKey("data.loader_workers", "other workers prepare the next buffer of documents", ON_TEXT),
+    LiveKey("rl.kl_coef", "the loss has this weight of the divergence", ("rl",)),
 )
 
 
@@ -49,9 +53,7 @@ FIXED_KEYS = (
     Fixed("model.recompute", "the blocks in memory were built with it"),
     Fixed("tokenizer", "the weights were trained on its tokens", in_another_run=True),
     Fixed("data", "it decides the text of each step", in_another_run=True),
-    Fixed("data.loader_workers", "the workers are started with the data"),
     Fixed("batch", "it decides the text of each step", in_another_run=True),
-    Fixed("batch.micro_batch", "memory was reserved for it in the first step"),
     Fixed("optim.kind", "the states of the optimizer in memory are of this kind", in_another_run=True),
     Fixed("optim", "the moments in memory were averaged with it"),
     Fixed("optim.on_spike", "the norms by which a spike is judged are gathered from the first step on"),
@@ -63,6 +65,7 @@ FIXED_KEYS = (
     Fixed("precision", "the kernels are chosen at the start"),
     Fixed("profile", "the traces are planned at the start"),
     Fixed("rl", "the rollouts in progress were started with it"),
+    Fixed("rl.temperature", "the rollouts in progress have probabilities at the temperature of their start"),
     Fixed("tasks", "the environments are started", in_another_run=True),
     Fixed("inference", "the server is started with it"),
     Fixed("prime_train", "the supervisor reads it when it starts"),

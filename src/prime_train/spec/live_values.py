@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from prime_train.core.plans import Plan
+from prime_train.spec.answers import global_batch
 from prime_train.spec.run_spec import RunSpec, from_json, to_json
 
 
@@ -18,8 +19,17 @@ def read_value(run: RunSpec, key: str) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def pin_global_batch(run: RunSpec) -> RunSpec:
+    """The run with a global batch of its own: one that the config omits would change with the micro-batch."""
+    if run.batch.global_batch is not None or run.batch.global_batch_tokens is not None:
+        return run
+    return replace(run, batch=replace(run.batch, global_batch=global_batch(run)))
+
+
 def with_values(run: RunSpec, values: Mapping[str, Any]) -> RunSpec:
     """The run with these values, each judged by its type and bounds. Raises ValueError and AttributeError."""
+    if "batch.micro_batch" in values:
+        run = pin_global_batch(run)
     for key, value in values.items():
         table, _, name = key.partition(".")
         read_value(run, key)  # `replace` raises TypeError for a name that the table lacks

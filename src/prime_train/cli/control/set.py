@@ -15,8 +15,9 @@ from prime_train.core.plans import Plan, list_versions, read_plan, read_plans
 from prime_train.core.process_id import own_user
 from prime_train.core.rundir import RunDir
 from prime_train.spec.live_values import describe_values, read_value
-from prime_train.supervise.answers.check_settings import check, list_live, read_present
+from prime_train.supervise.answers.check_settings import check, list_live, read_declared, read_present
 from prime_train.supervise.core.state import State
+from prime_train.supervise.launch.run_directory import read_run_spec
 from prime_train.supervise.processes.ask import ask, create_request_id
 from prime_train.supervise.processes.requests import SETTINGS_REQUESTED
 from prime_train.views.run.runs import find
@@ -65,7 +66,7 @@ def set(
     if history:
         _show(_history_document(run_dir, state), as_json)
         return
-    values = _read_values(assignments or [])
+    values = _read_values(assignments or [], run_dir)
     if undo is not None:
         values, why = _read_undone(run_dir, undo, values, why)
     if not values:
@@ -90,9 +91,11 @@ def _find_version(run_dir: RunDir, state: State) -> int:
     return max([state.settings_version, *list_versions(run_dir.settings)[-1:]])
 
 
-def _read_values(assignments: list[str]) -> dict[str, Any]:
-    """Dotted keys to values; None for `unset`. Raises UserError."""
-    return {key: None if value == _UNSET else value for key, value in parse_overrides(assignments).items()}
+def _read_values(assignments: list[str], run_dir: RunDir) -> dict[str, Any]:
+    """Keys to values; None for `unset`. Those of a command are plain names. Raises UserError."""
+    config = read_run_spec(run_dir) if assignments else None
+    given = parse_overrides(assignments, plain_keys=config is not None and config.command is not None)
+    return {key: None if value == _UNSET else value for key, value in given.items()}
 
 
 def _read_undone(run_dir: RunDir, version: int, given: Mapping[str, Any], why: str) -> tuple[dict[str, Any], str]:
@@ -113,6 +116,15 @@ def _read_undone(run_dir: RunDir, version: int, given: Mapping[str, Any], why: s
 
 def _live_document(run_dir: RunDir, state: State) -> dict[str, Any]:
     config, present = read_present(run_dir)
+    head = {"version": 1, "run": run_dir.path.name, "settings_version": _find_version(run_dir, state)}
+    if config.command is not None:
+        began = {each.name: each.value for each in config.command.settings}
+        found = read_declared(run_dir, config.command).items()
+        declared = [
+            {"key": name, "value": value, "in_config": began.get(name), "effect": "for the script"}
+            for name, value in found
+        ]
+        return head | {"keys": declared}
     keys = [
         {
             "key": each.key,
@@ -122,7 +134,7 @@ def _live_document(run_dir: RunDir, state: State) -> dict[str, Any]:
         }
         for each in list_live(present)
     ]
-    return {"version": 1, "run": run_dir.path.name, "settings_version": _find_version(run_dir, state), "keys": keys}
+    return head | {"keys": keys}
 
 
 def _history_document(run_dir: RunDir, state: State) -> dict[str, Any]:

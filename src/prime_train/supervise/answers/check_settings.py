@@ -8,6 +8,7 @@ input, and prints one with the `change`, or the `error` in its four parts.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -24,8 +25,9 @@ from prime_train.core.outside import CONFIG_BYTES, MARK_BYTES
 from prime_train.core.plans import read_plans
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.spec.command import CommandSpec, DeclaredSetting
 from prime_train.spec.live_keys import LIVE_KEYS, LiveKey, find_fixed, find_live
-from prime_train.spec.live_values import describe_values, overlay, read_value, with_values
+from prime_train.spec.live_values import describe_values, overlay, pin_global_batch, read_value, with_values
 from prime_train.supervise.launch.run_directory import read_run_spec
 from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.edit import EditRefused, edited
@@ -50,7 +52,8 @@ def read_present(run_dir: RunDir) -> tuple[RunSpec, RunSpec]:
         fix = f"prime-train status {run_dir.path.name}"
         raise UserError("the run has not begun", str(run_dir.path), "there is no training whose settings change", fix)
     _refuse_kind(config, run_dir)
-    return config, overlay(config, read_plans(run_dir.settings))
+    # The names of a command are no keys of its config.
+    return config, config if config.command is not None else overlay(config, read_plans(run_dir.settings))
 
 
 def list_live(run: RunSpec) -> tuple[LiveKey, ...]:
@@ -64,11 +67,17 @@ def check(run_dir: RunDir, wanted: Mapping[str, Any], step: int) -> Change:
     `step`: the last one that the run has reported.
     """
     config, present = read_present(run_dir)
+    if config.command is not None:
+        return _check_declared(run_dir, config.command, wanted)
     found = walk_fields(run_toml.schema())
     fields = {".".join(path): item for path, _, item in found if not isinstance(item.shape, Table)}
     for key, value in wanted.items():
         _refuse_key(key, present, fields)
         _refuse_value(fields[key], key, value)
+        if key == "rl.kl_coef" and value == 0:
+            raise _refusal(
+                "rl.kl_coef = 0 takes the reference model out", key, "it could not come back", "rl.kl_coef=1e-9"
+            )
     try:
         changed = with_values(present, wanted)
     except (ValueError, AttributeError) as error:  # what the schema alone does not see
@@ -86,6 +95,50 @@ def check(run_dir: RunDir, wanted: Mapping[str, Any], step: int) -> Change:
     return Change(values, before, {key: read_value(config, key) for key in wanted}, _describe(values, before))
 
 
+def read_declared(run_dir: RunDir, command: CommandSpec) -> dict[str, Any]:
+    """The present value of each declared setting; None where it is not known."""
+    values: dict[str, Any] = {each.name: each.value for each in command.settings}
+    for plan in read_plans(run_dir.settings):
+        values |= plan.values
+    return values
+
+
+def _check_declared(run_dir: RunDir, command: CommandSpec, wanted: Mapping[str, Any]) -> Change:
+    """The change of numbers that the config of a command declares. Raises UserError."""
+    declared = {each.name: each for each in command.settings}
+    values: dict[str, Any] = {}
+    for name, value in wanted.items():
+        if name not in declared:
+            meant = nearest(name, declared)
+            why = f"[[command.settings]] has {', '.join(declared)}" + (f"; did you mean {meant}?" if meant else "")
+            raise _refusal(f"there is no setting {name[:100]}", name[:100], why, "")
+        values[name] = _read_declared_value(declared[name], value)
+    present = read_declared(run_dir, command)
+    before = {name: present[name] for name in wanted}
+    if values == before:
+        raise _refusal(
+            f"nothing changes: {', '.join(describe_values(values))} already", "", "a version holds a change", ""
+        )
+    return Change(values, before, {}, _describe(values, before))
+
+
+def _read_declared_value(setting: DeclaredSetting, value: Any) -> float | int:
+    """The value, in the bounds of its setting. Raises UserError."""
+    name, kind = setting.name, "a whole number" if setting.whole else "a number"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or (setting.whole and value != int(value)):
+        raise _refusal(
+            f"{name} = {json.dumps(value)} is not {kind}", name, "its entry in [[command.settings]] says so", ""
+        )
+    least, most = setting.min, setting.max
+    if (least is not None and value < least) or (most is not None and value > most):
+        bounds = " and ".join(
+            text for text, limit in ((f">= {least}", least), (f"<= {most}", most)) if limit is not None
+        )
+        raise _refusal(f"{name} = {value} is not {bounds}", name, "[[command.settings]] sets its bounds", "")
+    return int(value) if setting.whole else float(value)
+
+
 def _describe(values: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, ...]:
     earlier = (text.partition(" = ")[2] for text in describe_values(before))
     return tuple(f"{text}, was {was}" for text, was in zip(describe_values(values), earlier, strict=True))
@@ -98,11 +151,16 @@ def _refusal(what: str, where: str, why: str, fix: str) -> UserError:
 def _refuse_kind(run: RunSpec, run_dir: RunDir) -> None:
     """Raise UserError for a run whose trainer takes no changes."""
     name = run_dir.path.name
+    if run.command is not None and run.command.settings:
+        return
     if run.format != "run.toml" or not list_live(run):
         trainer = {"serve": "vLLM", "command": "the program of [command]"}.get(run.run.kind, "prime-rl")
         what = f"the settings of {name} do not change live"
         why = f"{trainer} reads its settings once, when it starts"
-        raise UserError(what, str(run_dir.path), why, f"prime-train stop {name}, edit the config, and start it again")
+        fix = f"prime-train stop {name}, edit the config, and start it again"
+        if run.command is not None:
+            fix += "; a script that calls live.settings() names what changes in [[command.settings]]"
+        raise UserError(what, str(run_dir.path), why, fix)
     if run.parallel.machines > 1:
         what = f"{name} trains on {run.parallel.machines} machines"
         why = "a plan is a file of this machine, and the ranks of the others would never have it"
@@ -123,6 +181,9 @@ def _refuse_key(key: str, run: RunSpec, fields: Mapping[str, Field]) -> None:
     if run.run.kind not in live.kinds:
         what = f"a run of kind {run.run.kind} does not use {key}"
         raise _refusal(what, key, f"only runs of kind {' or '.join(live.kinds)} do", "")
+    if key == "rl.kl_coef" and not (run.rl and run.rl.kl_coef):
+        why = "the reference model is that of the first RL step, and only a run that began with one has it"
+        raise _refusal("rl.kl_coef is 0, and stays 0", key, why, "start another run with rl.kl_coef above 0")
     if key == "optim.muon_lr" and run.optim.kind != "muon":
         raise _refusal(f"{key} has no effect", key, f"optim.kind is {run.optim.kind}", "set optim.lr")
 
@@ -149,9 +210,12 @@ def _judge(run_dir: RunDir, config: RunSpec, present: RunSpec, changed: RunSpec,
     text = outside.read_text(run_dir.config, CONFIG_BYTES, run_dir.path)
     live = [each.key for each in list_live(config)]
     accepted = {key: read_value(present, key) for key in live if read_value(present, key) != read_value(config, key)}
+    wanted = dict(values)
+    if "batch.micro_batch" in values and config.batch != pin_global_batch(config).batch:
+        wanted["batch.global_batch"] = changed.batch.global_batch
     try:
         before = edited(text, accepted)
-        errors = _find_errors(edited(before, values)) if changed != present else ()
+        errors = _find_errors(edited(before, wanted)) if changed != present else ()
         known = {(found.code, found.key) for found in _find_errors(before)} if errors else set()
     except EditRefused as error:
         raise _refusal(

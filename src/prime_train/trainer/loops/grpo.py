@@ -160,6 +160,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     break
                 with phases("data"):
                     policy_loss = policy_loss or _open_loss(attempt, ready, step)
+                    policy_loss.take_settings(rl_settings(run))
                     rows = share_prompts(selection.samples, run.batch.micro_batch)
                     batches = [to_policy_batch(part, step) for part in share(rows)]
                 # The comparison needs the weights that made the rollouts, so it runs directly before they change.

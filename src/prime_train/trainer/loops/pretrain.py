@@ -93,6 +93,7 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
         step += 1
         if live.has_changed(step):  # on every rank at this step
             training = adjust(training, live.attempt.run)
+            rows.take_settings(live.attempt.run)
         run = live.attempt.run
         is_last = step >= run.run.max_steps
         saves = not is_last and is_due(step, run.checkpoint.interval_steps)
