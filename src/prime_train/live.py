@@ -31,12 +31,15 @@ from typing import Any
 FOLDER_ENV = "PRIME_TRAIN_LIVE"  # the folder of this attempt; unset = there is no supervisor
 STOP = "stop"  # a file: the supervisor asks for a save and the end
 STOP_AT = "stop_at"  # a file: the step after which all ranks of this machine stop
+PLANS_ENV = "PRIME_TRAIN_PLANS"  # the folder of the plans of this run
+APPLIED_ENV = "PRIME_TRAIN_APPLIED"  # a file: the steps at which earlier attempts put them in force
 RESUME = "resume"  # a file: the path of the checkpoint to resume from
 MANIFEST = "COMPLETE.json"
 
 _BETWEEN_LINES_S = 0.25  # a loop of a thousand steps per second writes four lines
 _BETWEEN_LOOKS_S = 0.2
 _LONGEST_NAME, _LONGEST_PATH = 200, 4096
+_LONGEST_PLAN = 65536
 # How far a rank may be ahead of rank 0: by a step, and by what it has given to its device without waiting.
 _AHEAD_STEPS, _AHEAD_S = 2, 2.0
 
@@ -294,6 +297,83 @@ def _stops_with_others(lines: _Lines) -> bool:
             return lines.newest >= int(file.read(20))
     except (OSError, ValueError):
         return False
+
+
+class _Settings:
+    """The plans in force in this process."""
+
+    def __init__(self) -> None:
+        self.folder = os.environ.get(PLANS_ENV, "")
+        self.version = 0
+        self.values: dict[str, Any] = {}
+        self.steps = _read_steps(os.environ.get(APPLIED_ENV, ""))
+
+    def newest(self, done: int | None) -> int:
+        """The newest version that this rank has, up to the first one that an earlier attempt put in force later."""
+        version = self.version
+        while os.path.exists(self.path(version + 1)):  # noqa: PTH110 - faster, once a step
+            if done is not None and done + 1 < self.steps.get(version + 1, 0):
+                break
+            version += 1
+        return version
+
+    def path(self, version: int) -> str:
+        return f"{self.folder}/{version:06d}.json"
+
+    def go_to(self, version: int) -> None:
+        while self.version < version:
+            self.version += 1
+            try:
+                with open(self.path(self.version), encoding="utf-8") as file:
+                    values = json.loads(file.read(_LONGEST_PLAN))["values"]
+                self.values = {**self.values, **values}
+            except (OSError, ValueError, KeyError, TypeError):
+                note(f"settings version {self.version} is no plan: it is left out")
+
+
+def _read_steps(path: str) -> dict[int, int]:
+    """Version -> step, as the supervisor wrote it down; nothing without the file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.loads(file.read(_LONGEST_PLAN))["applied"]
+        return {int(version): int(step) for version, step in found}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+_settings: _Settings | None = None
+
+
+def settings(done: int | None = None) -> dict[str, Any]:
+    """The values that `prime-train set` has changed, by the names in [[command.settings]]; {} without a change.
+
+    `done`: optimizer steps that are done, by default those of the last `step`. Call it once before each step, on every
+    rank: where torch.distributed is initialised all ranks get the same values, by one sum of a number.
+    """
+    global _settings
+    if _lines is None or not os.environ.get(PLANS_ENV):
+        return {}
+    if _settings is None:
+        _settings = _Settings()
+    if done is None and _lines.newest:
+        done = _lines.newest
+    version = _least(_settings.newest(done))
+    if version > _settings.version:
+        _settings.go_to(version)
+        if _rank == "0":
+            _lines.write(settings=version, first=(done or 0) + 1)
+    return dict(_settings.values)
+
+
+def _least(version: int) -> int:
+    """The least version of all ranks. A collective, where there are several and torch.distributed connects them."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return version if _world == "1" else 0
+    on_gpu = torch.distributed.get_backend() == "nccl"
+    found = torch.tensor([version], dtype=torch.int64, device="cuda" if on_gpu else "cpu")
+    torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MIN)
+    return int(found.item())
 
 
 def _spans_machines() -> bool:

@@ -39,6 +39,7 @@ _COMMANDS = {
     "compare": "Curves of several runs, and the keys that differ.",
     "logs": "Show what a run does, and the output of its processes.",
     "monitor": "Poll a run on spot machines, and resume it if it is dead.",
+    "set": "Change settings of a run while it trains.",
     "stop": "Save a checkpoint, end a run and wait for its end.",
     "report": "Rewrite report.md and the plots of a run.",
     "profile": "Where the time of a few steps goes, and what to change.",
@@ -57,7 +58,7 @@ _COMMANDS = {
 
 # Commands with a package of their own, whose module is `command`.
 _ROOMS = {"config", "data", "estimate", "init", "lint", "profile", "run", "runs"}
-_BESIDE = {"compare": "runs.compare"}  # a second command in such a package
+_BESIDE = {"compare": "runs.compare", "set": "control.set"}  # a second command in such a package
 
 # Words that other programs use for what a command here does.
 _OTHER_WORDS = {

@@ -49,6 +49,7 @@ class RunDir:
     checkpoints = _Below("checkpoints")
     final = _Below("final")  # the Hugging Face folder written at the end when checkpoint.final = "hf"
     tokenizer = _Below("tokenizer")  # trained on the data of the run; an export and another run read it
+    settings = _Below("settings")  # the plans of changes to a run that trains, one file each
     profile = _Below("profile")  # the traces of the steps that [profile] names
     exports = _Below("exports")  # the folders that `ckpt to-hf` and `ckpt consolidate` write by default
     policy = _Below("policy")  # the config.json with which vLLM starts before the trainer has weights for it
@@ -84,6 +85,10 @@ class RunDir:
         30 s later, even if they have not saved.
         """
         return self.attempt(attempt) / "stop_requested"
+
+    def applied_settings(self, attempt: int) -> Path:
+        """The changes of settings that earlier attempts had put in force, with their steps."""
+        return self.attempt(attempt) / "applied_settings.json"
 
     def rendezvous(self, attempt: int) -> Path:
         """The file through which the processes of an attempt find each other."""
@@ -187,6 +192,7 @@ def remove_temporary(run_dir: RunDir) -> None:
     """
     _remove_temporary(run_dir.path)
     _remove_temporary(run_dir.plots)
+    _remove_temporary(run_dir.settings)
     for parent in (run_dir.checkpoints, run_dir.path / "attempts"):
         for name in _remove_temporary(parent):
             _remove_temporary(parent / name)

@@ -101,13 +101,24 @@ class RequestAnswered:
     """The answer to a request with an id. The same id is never acted on again."""
 
     kind: ClassVar[str] = "request_answered"
-    id: str
+    request_id: str
     request: str  # its kind: "settings_requested", "command_requested"
     outcome: str  # "accepted", "done" or "refused"
     what: str
     why: str = ""
     fix: str = ""
     where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsAccepted:
+    """A change of settings is checked and its plan is written. The trainer applies it at a later step."""
+
+    kind: ClassVar[str] = "settings_accepted"
+    version: int
+    values: tuple[str, ...]  # "optim.lr = 0.0002"
+    by: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +157,7 @@ SupervisorEvent = (
     | StopAsked
     | RequestRefused
     | RequestAnswered
+    | SettingsAccepted
     | ClockJumped
     | EventsDamaged
     | RunClosed

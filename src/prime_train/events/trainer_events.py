@@ -201,6 +201,18 @@ class TrainerFinished:
     note: str = ""  # what is not known about the end
 
 
+@dataclass(frozen=True, slots=True)
+class SettingsApplied:
+    """A change of settings takes effect at `step` on every rank. Written again by an attempt that begins after it."""
+
+    kind: ClassVar[str] = "settings_applied"
+    attempt: int
+    version: int
+    step: int  # the first one with the values
+    values: tuple[str, ...]  # "optim.lr = 0.0002"
+    max_steps: int  # of the run from then on
+
+
 TrainerEvent = (
     TrainerStarted
     | Phase
@@ -216,6 +228,7 @@ TrainerEvent = (
     | CheckpointDeleted
     | CheckpointUnreadable
     | StopListened
+    | SettingsApplied
     | TrainerFailed
     | TrainerStopped
     | TrainerFinished

@@ -85,6 +85,17 @@ class ExitMeanings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredSetting:
+    """[[command.settings]]: a number that `prime-train set` changes, and that the script takes by live.settings()."""
+
+    name: Annotated[str, Doc("Its name, for example `lr`.")]
+    value: Annotated[float | None, Doc("What the script begins with; shown, and no more.")] = None
+    min: Annotated[float | None, Doc("The least value.")] = None
+    max: Annotated[float | None, Doc("The largest value.")] = None
+    whole: Annotated[bool, Doc("Only whole numbers, such as a batch size.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec:
     """[command]: the command line of a run with run.kind = "command"."""
 
@@ -102,4 +113,5 @@ class CommandSpec:
     checkpoints: Annotated[CheckpointSource, Doc("Where it saves.")] = CheckpointSource()
     resume: Annotated[ResumeRequest, Doc("How it goes on from a checkpoint.")] = ResumeRequest()
     stop: Annotated[StopRequest, Doc("How it is stopped.")] = StopRequest()
+    settings: Annotated[tuple[DeclaredSetting, ...], Doc("Numbers that change while the script trains.")] = ()
     exits: Annotated[ExitMeanings, Doc("What its exit codes mean.")] = ExitMeanings()

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import _muon
 
 from prime_train import spec
-from prime_train.trainer.loops.step import adamw
+from prime_train.trainer.loops.step import DECAYS, adamw
 from prime_train.trainer.model.shards import local_part, rows_of
 
 _BLOCKS = "blocks."
@@ -33,8 +33,22 @@ def build_optimizer(model: nn.Module, config: spec.Optim) -> torch.optim.Optimiz
     settings: dict[str, Any] = {"weight_decay": config.weight_decay, "momentum": config.muon_momentum}
     muon = Muon([weight for _, weight in matrices], lr=config.lr, adjust_lr_fn="match_rms_adamw", **settings)
     for group in muon.param_groups:
-        group["lr_scale"] = 1.0 if config.muon_lr is None else config.muon_lr / config.lr
+        group |= {"lr_scale": _scale(config), DECAYS: True}
     return MuonAndAdamW(muon, adamw(rest, config)) if rest else muon  # adapters are matrices of blocks alone
+
+
+def _scale(config: spec.Optim) -> float:
+    """The rate of Muon as a multiple of optim.lr."""
+    return 1.0 if config.muon_lr is None else config.muon_lr / config.lr
+
+
+def adjust_optimizer(optimizer: torch.optim.Optimizer, config: spec.Optim) -> None:
+    """Give an optimizer of `build_optimizer` the values that change while it trains; the rate comes with each step."""
+    for group in optimizer.param_groups:
+        if group[DECAYS]:
+            group["weight_decay"] = config.weight_decay
+        if "lr_scale" in group:
+            group["lr_scale"] = _scale(config)
 
 
 class Muon(torch.optim.Muon):

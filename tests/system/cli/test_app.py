@@ -28,6 +28,7 @@ COMMANDS = (
         "compare",
         "logs",
         "monitor",
+        "set",
         "stop",
         "report",
         "profile",

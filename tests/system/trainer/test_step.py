@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from prime_train.spec import Optim
 from prime_train.trainer.batch import MicroBatch
-from prime_train.trainer.loops.step import Training, adamw, train_step
+from prime_train.trainer.loops.step import Training, Votes, adamw, train_step
 from prime_train.trainer.model.decoder import Decoder
 from prime_train.trainer.parallel import World
 from tests.unit.trainer import tiny
@@ -71,7 +71,7 @@ def test_before_update_sees_gradients_and_the_weights_of_before() -> None:
 
 
 def test_a_stop_that_was_asked_is_reported() -> None:
-    assert train_step(training(tiny.decoder()), [tiny.batch(3)], lr=1e-3, stop_requested=True).stop
+    assert train_step(training(tiny.decoder()), [tiny.batch(3)], lr=1e-3, votes=Votes(stop=True)).stop
     assert not train_step(training(tiny.decoder()), [tiny.batch(3)], lr=1e-3).stop
 
 

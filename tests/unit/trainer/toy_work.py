@@ -56,6 +56,9 @@ class CopyRows:
         self._next += self._ranks * self._size
         return draw(range(start, start + self._size))
 
+    def take_settings(self, run: RunSpec) -> None:
+        self._size = run.batch.micro_batch
+
     def position(self) -> dict[str, Any]:
         return {"next": self._next}
 

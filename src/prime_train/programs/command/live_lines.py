@@ -38,6 +38,8 @@ class LiveLine(NamedTuple):
     finished: bool = False
     note: str = ""
     listens: bool = False  # it looks for a request to stop
+    settings: int | None = None  # a version of the settings that it takes, on all ranks
+    first: int | None = None  # the first step with it
 
 
 def parse_live_line(line: bytes, rank: int) -> LiveLine | None:
@@ -65,6 +67,8 @@ def parse_live_line(line: bytes, rank: int) -> LiveLine | None:
         finished=values.get("finished") is True,
         note=_text(values, "note"),
         listens=values.get("listens") is True,
+        settings=to_count(values.get("settings")),
+        first=to_count(values.get("first")),
     )
 
 

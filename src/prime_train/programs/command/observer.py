@@ -17,8 +17,9 @@ from prime_train import live
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import SeenPaths
+from prime_train.core.plans import read_plan
 from prime_train.core.rundir import RunDir
-from prime_train.events import CheckpointUnreadable, Phase, Progress, StopListened
+from prime_train.events import CheckpointUnreadable, Phase, Progress, SettingsApplied, StopListened
 from prime_train.programs.command.files import GrowingFile
 from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.judge import EndRules, SeenEnd, judge_end
@@ -31,6 +32,7 @@ from prime_train.programs.command.trainer import KnownTrainer, know_run
 from prime_train.programs.log_observer import LogObserver
 from prime_train.programs.seen_checkpoints import SeenCheckpoints, compare
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.live_values import describe_values
 from prime_train.supervise.watches.watch import Alarm
 
 ROLE = "trainer"
@@ -133,11 +135,20 @@ class CommandObserver(LogObserver):
                 keep_printed(self._run_dir, folder)
                 self._trainer = know_run(self._spec, self._run_dir)
 
+    def _report_settings(self, version: int, step: int) -> None:
+        """A change that the script has taken. A plan that cannot be read is reported by its version alone."""
+        texts: tuple[str, ...] = ()
+        with suppress(OSError, ValueError):
+            texts = describe_values(read_plan(self._run_dir.settings, version).values)
+        self._log.append(SettingsApplied(self._attempt, version, step, texts, self._target or ENDLESS_STEPS))
+
     def _take_live(self, line: LiveLine) -> None:
         """A line of a script or callback that reports by itself: it is certain."""
         if line.listens and not self._listens:
             self._listens = True
             self._log.append(StopListened(self._attempt))
+        if line.settings and line.first and line.rank == 0:
+            self._report_settings(line.settings, line.first)
         if line.total:
             self._target = self._total = line.total
         self._reports_finish = self._reports_finish or line.finished

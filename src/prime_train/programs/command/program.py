@@ -117,7 +117,7 @@ class CommandProgram(RunTomlProgram):
                 argv=(*wrapper, *trainer.command.argv, *words),
                 cwd=trainer.cwd,
                 log=run_dir.log(attempt, ROLE),
-                variables=(*own, *variables, *_add_live(trainer, live_folder(run_dir, attempt))),
+                variables=(*own, *variables, *_add_live(trainer, run_dir, attempt)),
                 files=((live_folder(run_dir, attempt) / live.RESUME, saved),),
             ),
         )
@@ -295,12 +295,16 @@ def _ask_resume(trainer: KnownTrainer, saved: str, resume_step: int) -> tuple[tu
     return (), (Variable(name, fill(text), f"it goes on from step {resume_step}"),)
 
 
-def _add_live(trainer: KnownTrainer, folder: Path) -> tuple[Variable, ...]:
+def _add_live(trainer: KnownTrainer, run_dir: RunDir, attempt: int) -> tuple[Variable, ...]:
     """The variables of prime_train.live: where a script reports, and the folder from which callbacks are added."""
-    reports = Variable(live.FOLDER_ENV, str(folder), "a script reports its steps here, and is asked to stop")
+    folder, applied = live_folder(run_dir, attempt), run_dir.applied_settings(attempt)
+    reports = [Variable(live.FOLDER_ENV, str(folder), "a script reports its steps here, and is asked to stop")]
+    if trainer.command.settings:
+        reports.append(Variable(live.PLANS_ENV, str(run_dir.settings), "a script finds changes of its settings here"))
+        reports.append(Variable(live.APPLIED_ENV, str(applied), "it makes the changes of earlier attempts again"))
     if not trainer.command.live:
-        return (reports,)
+        return tuple(reports)
     given = next((entry.partition("=")[2] for entry in trainer.command.env if entry.startswith("PYTHONPATH=")), None)
     rest = os.environ.get("PYTHONPATH", "") if given is None else given
     path = os.pathsep.join(filter(None, (str(INJECTED), rest)))
-    return reports, Variable("PYTHONPATH", path, "callbacks are added to Hugging Face and Lightning trainers")
+    return *reports, Variable("PYTHONPATH", path, "callbacks are added to Hugging Face and Lightning trainers")

@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from queue import SimpleQueue
 
+from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, RequestAnswered
 from prime_train.spec import RunSpec
+from prime_train.supervise.answers.settings import SettingsChecked, SettingsRequests
 from prime_train.supervise.core.state import State
-from prime_train.supervise.processes.requests import Request
+from prime_train.supervise.processes.requests import SETTINGS_REQUESTED, Request
 
 
 class Answers:
     """Answers the requests to one supervisor."""
 
-    def __init__(self, run: RunSpec, run_dir: RunDir) -> None:
+    def __init__(self, run: RunSpec, run_dir: RunDir, inbox: SimpleQueue[object]) -> None:
         self._run = run
         self._run_dir = run_dir
+        self._settings = SettingsRequests(run_dir, inbox)
 
     def answer(self, request: Request, state: State) -> Iterator[Event]:
-        """The events of a request other than one to stop: what is accepted, and last the RequestAnswered."""
+        """The events of a request other than one to stop: what is accepted, and last the RequestAnswered.
+
+        A request that takes long to answer returns none: its result comes into the inbox.
+        """
+        if request.kind == SETTINGS_REQUESTED:
+            yield from self._settings.take(request, state)
+            return
         what = f"the supervisor of {state.run} answers no {request.kind}"
         why = "no module of this prime-train answers it"
         yield RequestAnswered(request.id, request.kind, "refused", what, why, "install one prime-train everywhere")
+
+    def handle_message(self, state: State, message: object) -> Iterator[Event]:
+        """The events of a result from the inbox."""
+        if isinstance(message, SettingsChecked):
+            yield from self._settings.finish(message, state)
+
+    def processes(self) -> tuple[Identity, ...]:
+        """Its processes, which belong to no attempt."""
+        return self._settings.processes()

@@ -26,6 +26,7 @@ from prime_train.supervise.launch.run_directory import (
     choose_checkpoint,
     restore_run_spec,
     would_lose_checkpoints,
+    write_applied,
 )
 from prime_train.supervise.machines.protocol import ROLE as RELAY
 from prime_train.supervise.processes.children import Children
@@ -111,6 +112,7 @@ class Attempts:
             self._end(None, attempt_end.no_loadable_checkpoint(rejected, self.run_dir))
             return
         restore_run_spec(self.run, self.run_dir)
+        write_applied(self.journal.state.settings_applied, self.run_dir, attempt)
         if not self._make_way(attempt):
             return
         with contextlib.suppress(FileExistsError):  # a file has its name: `stop` sends a signal then

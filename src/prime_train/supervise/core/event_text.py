@@ -68,6 +68,8 @@ def _describe_run(event: Event) -> str:
             return f"attempts/{file} is no request: {reason}"
         case events.RequestAnswered(outcome=outcome, what=what):
             return f"request {outcome}: {what}"
+        case events.SettingsAccepted(version=version, values=values, by=by, why=why):
+            return f"settings version {version} by {by}: {', '.join(values)}" + (f" ({why})" if why else "")
         case events.RunClosed(state=state, reason=reason):
             return f"run {state}: {reason}" if reason else f"run {state}"
         case events.ServiceReady(role=role, url=url, waited_s=waited_s):
@@ -97,6 +99,8 @@ def _describe_trainer(event: Event) -> str:
         case events.TasksEvaluated() as e:
             failed = f", {e.failed} failed" if e.failed else ""
             return f"{e.environment}: mean reward {e.reward:.3f} on {e.tasks} held-out tasks{failed} at step {e.step}"
+        case events.SettingsApplied(version=version, step=step, values=values):
+            return f"settings version {version} in force from step {step} on: {', '.join(values)}"
         case events.StopListened():
             return "the trainer looks for stop requests itself"
         case events.StepSkipped(step=step, reason=reason):

@@ -141,6 +141,10 @@ def fold_trainer(state: State, record: Record) -> State:
             )
         case events.CheckpointUnreadable(step=step):
             return evolve(state, unreadable=tuple(sorted({*state.unreadable, step})))
+        case events.SettingsApplied(version=version, step=step, max_steps=max_steps):
+            applied = tuple(sorted((dict(state.settings_applied) | {version: step}).items()))
+            newest = max(state.settings_version, version)
+            return evolve(state, settings_version=newest, settings_applied=applied, max_steps=max_steps)
         case events.StopListened():
             return evolve_live(state, listens=True)
         # The first failure in time is the cause; the ranks after it report only the connection that broke.

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import time
+from itertools import chain, islice
 from queue import Empty, SimpleQueue
 
 from prime_train import __version__, events
@@ -55,6 +56,7 @@ def _ahead_s() -> float:
 
 
 TICK_S = 0.5
+MOST_REQUESTS = 100  # of one turn: their answers take up to a second, and a trainer may need the loop
 
 
 def supervise(
@@ -104,7 +106,7 @@ class _Supervision:
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._attempts = Attempts(run, run_dir, program, policy, self._journal, self._services, self._children, secrets)
         self._requests = RequestReader(run_dir, own_identity())
-        self._answers = Answers(run, run_dir)
+        self._answers = Answers(run, run_dir, self.inbox)
         self._clock = Clock()
         self._foreign_children = process.list_own_children()
 
@@ -113,7 +115,7 @@ class _Supervision:
         return self._journal.state
 
     def _list_spared(self) -> tuple[Identity, ...]:
-        return (*self._foreign_children, *self._services.processes())
+        return (*self._foreign_children, *self._services.processes(), *self._answers.processes())
 
     def begin(self) -> None:
         """Read the past events, end the processes of a dead supervisor, and open the run."""
@@ -187,7 +189,7 @@ class _Supervision:
 
     def _take_requests(self) -> None:
         # A list, because each event changes the state that the reader was called with.
-        for found in list(self._requests.take(self.state.attempt_number)):
+        for found in list(islice(self._requests.take(self.state.attempt_number), MOST_REQUESTS)):
             match found:
                 case Request(kind=requests.STOP_REQUESTED):
                     self._journal.append(events.StopAsked(STOP_COMMAND))
@@ -249,5 +251,9 @@ class _Supervision:
             case signal.Signals() as number:
                 self._journal.append(events.StopAsked(number.name))
             case _:
-                for event in self._services.handle_message(self.state, message):
+                found = (
+                    self._services.handle_message(self.state, message),
+                    self._answers.handle_message(self.state, message),
+                )
+                for event in chain.from_iterable(found):
                     self._journal.append(event)

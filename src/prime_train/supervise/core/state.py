@@ -238,6 +238,8 @@ class State:
     stop_saves: bool = True  # False: end it without a save
     stop_at_once: bool = False  # requested twice: do not wait for a checkpoint
     answered: tuple[str, ...] = ()  # ids of the latest ANSWERS_KEPT requests
+    settings_version: int = 0  # the newest change of settings that was accepted
+    settings_applied: tuple[tuple[int, int], ...] = ()  # (version, first step with its values)
     exit_code: int | None = None
     reason: str = ""
     final: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,9 +41,10 @@ class Opened:
     notes: tuple[str, ...] = ()
 
 
-def is_finished(state: State, run: RunSpec, run_dir: RunDir) -> bool:
+def is_finished(state: State, run: RunSpec, run_dir: RunDir, last_step: int | None = None) -> bool:
     """Whether an attempt has finished at or beyond the last step of the run, and its export is there if it has one."""
-    is_at_end = state.step >= run.run.max_steps or run.run.max_steps >= ENDLESS_STEPS
+    last = run.run.max_steps if last_step is None else last_step
+    is_at_end = state.step >= last or last >= ENDLESS_STEPS
     if state.attempt is None or state.attempt.outcome != "finished" or not is_at_end:
         return False
     return run.checkpoint.final != "hf" or run_dir.final.is_dir()
@@ -59,6 +61,13 @@ def read_earlier(run_dir: RunDir, run: RunSpec, *, writes: bool) -> Earlier:
     """Read the directory of a run. `writes`: create it if there is none. Raises UserError."""
     _require_writable(run_dir, writes=writes)
     return Earlier(read_run_spec(run_dir, likely=run), fold_all(Follower(run_dir.events).stream()))
+
+
+def find_last_step(run: RunSpec, earlier: Earlier) -> int:
+    """The last step of the run: one that was changed while it trained, unless the config has changed since."""
+    is_same = earlier.run is not None and earlier.run.run.max_steps == run.run.max_steps
+    changed = is_same and bool(earlier.state.settings_applied) and run.command is None
+    return earlier.state.max_steps if changed else run.run.max_steps
 
 
 class ChangedValue(NamedTuple):
@@ -91,7 +100,7 @@ def refuse_earlier_end(
     """Raise UserError if the run would continue from a step beyond its last one: it would train nothing."""
     newest = choose_checkpoint(found, earlier.state.unreadable)[0]
     step = min(resume, newest) if isinstance(resume, int) else newest
-    last = run.run.max_steps
+    last = find_last_step(run, earlier)
     if resume != "never" and step > last:
         key = traits_of(run).max_steps_key
         what = f"{key} is {last:,}, and the run has reached step {step:,}"
@@ -141,7 +150,7 @@ def finish_opening(
     if text is not None:
         _write(text, run, run_dir, earlier.run)
     state = earlier.state
-    finished = not rewound and is_finished(state, run, run_dir)
+    finished = not rewound and is_finished(state, run, run_dir, find_last_step(run, earlier))
     reached = state.attempt.what if state.attempt is not None and state.attempt.what else state.progress_text
     last = f"{run.run.name} is finished: {reached}" if finished else otherwise
     return Opened(run, run_dir, state, not state.attempts, finished, (*notes, *([last] if last else [])))
@@ -232,6 +241,16 @@ def restore_run_spec(run: RunSpec, run_dir: RunDir) -> None:
         if read_run_spec(run_dir, likely=run) == run:
             return
     write_atomic(run_dir.resolved, to_json(run))
+
+
+def write_applied(applied: Sequence[tuple[int, int]], run_dir: RunDir, attempt: int) -> None:
+    """Write down which changes of settings were in force from which step on, for an attempt that repeats these steps.
+
+    `applied`: (version, step). Without any there is no file. Raises OSError.
+    """
+    if applied:
+        make_folder(run_dir.attempt(attempt))
+        write_atomic(run_dir.applied_settings(attempt), json.dumps({"applied": applied}))
 
 
 def shrink(run: RunSpec, micro_batch: int) -> RunSpec:

@@ -12,6 +12,7 @@ import itertools
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,8 @@ from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.tokenised import Made, Share, sum_made
 from prime_train.trainer.data.worker_count import AutoWorkers
 from prime_train.trainer.tokenizer import LoadedTokenizer
+
+Probs = tuple[float, ...] | None
 
 
 def prepare(run: RunSpec) -> LoadedTokenizer:
@@ -75,21 +78,46 @@ class TrainStream:
         self._version: int = start.get("order", order.TABLE)
         self._buffer: Buffer | None = None  # None until the first row is needed
         counts = tuple(len(corpus.train) for corpus in corpora)
-        data = run.data
-        self._order = DocumentOrder(run.run.seed, counts, data.sampling_probs, data.pack_buffer_docs, self._version)
-        self._by_tokens = data.sampling_unit == "tokens" and data.sampling_probs is not None
+        # The buffer of a position is drawn again as it was, also where the probabilities have changed since.
+        probs = start.get("probs", run.data.sampling_probs)
+        self._drawn_by: Probs = None if probs is None else tuple(probs)
+        self._config_probs: Probs = run.data.sampling_probs
+        self._order = DocumentOrder(run.run.seed, counts, self._drawn_by, run.data.pack_buffer_docs, self._version)
+        self._by_tokens = run.data.sampling_unit == "tokens" and self._drawn_by is not None
         self._most_empty_buffers = 2 * sum(counts) // self._order.buffer_docs  # enough to contain every document
         self._reader = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
         planned = self._plan(self._number, self._cursors, self._tokens)
-        share = share or Share(rank, world_size)
+        self._share = share or Share(rank, world_size)
         self._auto: AutoWorkers | None = None  # measures, where it chooses the workers
-        workers = run.data.loader_workers
-        if workers == "auto":
-            self._auto = AutoWorkers(run, world_size, share)
-            workers = self._auto.first_workers()
-        self._buffers = Loader(self._reader, planned, workers, share)
+        self._wanted_workers = run.data.loader_workers
+        self._buffers = Loader(self._reader, planned, self._choose_workers(run), self._share)
         # Ends the workers when it is called, when the stream is garbage-collected, or at exit.
         self.close = weakref.finalize(self, self._buffers.close)
+
+    def _choose_workers(self, run: RunSpec) -> int:
+        workers = run.data.loader_workers
+        self._auto = AutoWorkers(run, self._world_size, self._share) if workers == "auto" else None
+        return self._auto.first_workers() if self._auto is not None else int(workers)
+
+    def take_settings(self, run: RunSpec) -> None:
+        """Go on with the micro-batch of `run` at once, with its workers and probabilities from the next buffer on."""
+        self._micro_batch = run.batch.micro_batch
+        probs, wanted = run.data.sampling_probs, run.data.loader_workers
+        if (probs, wanted) == (self._order.probs, self._wanted_workers):
+            return
+        workers = self._buffers.workers
+        if wanted != self._wanted_workers:
+            self._wanted_workers, workers = wanted, self._choose_workers(run)
+        if self._buffer is None:
+            self._take_buffer()
+        assert self._buffer is not None
+        cursors, tokens = self._buffer.sums_after()
+        if probs != self._order.probs:
+            self._order = replace(self._order, probs=probs)
+            self._by_tokens = run.data.sampling_unit == "tokens" and probs is not None
+            # In proportion from here on: a source whose part has grown must not make up for the text before.
+            tokens = tuple(round(sum(tokens) * prob) for prob in probs or ())
+        self._buffers.restart(self._plan(self._number + 1, cursors, tokens), workers)
 
     def next_micro_batch(self) -> MicroBatch:
         """This rank's part of the next micro-batch of all ranks. Reads the tokens of these rows alone."""
@@ -115,6 +143,8 @@ class TrainStream:
         position = {"buffer": self._number, "row": self._row, "cursors": [*self._cursors], "made_by": self._made_by}
         if self._by_tokens:
             position["tokens"] = [*self._tokens]
+        if self._drawn_by != self._config_probs:
+            position["probs"] = None if self._drawn_by is None else [*self._drawn_by]
         if self._version != order.TABLE:  # a position of an earlier version has no number
             position["order"] = self._version
         return position
@@ -160,6 +190,7 @@ class TrainStream:
             self._row = 0
         self._number, self._cursors, self._buffer = buffer.number, buffer.cursors, buffer
         self._tokens = buffer.tokens
+        self._drawn_by = self._order.probs
 
 
 TEXT = "text and tokenizer"

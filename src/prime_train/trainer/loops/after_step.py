@@ -13,13 +13,16 @@ import psutil
 import torch
 
 from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopped
+from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import Ready
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
+from prime_train.trainer.live_settings import LiveSettings
 from prime_train.trainer.loops.metrics import Metrics, step_metrics
 from prime_train.trainer.loops.spikes import Spikes, StepResult
 from prime_train.trainer.loops.step import AnyBatch, LaunchedStep, LossSum, Training
+from prime_train.trainer.muon import adjust_optimizer
 from prime_train.trainer.saves.checkpoint import TrainPosition
 from prime_train.trainer.saves.export import export
 
@@ -32,6 +35,12 @@ def report_spike(attempt: Attempt, spikes: Spikes, step: int, lr: float, result:
     """Write an event where the step was skipped. Raises UserError where the run has to end."""
     if reason := spikes.record(step, lr, result):
         attempt.emit(StepSkipped(attempt.number, step, result.loss, result.grad_norm, reason))
+
+
+def adjust(training: Training, run: RunSpec) -> Training:
+    """The objects of the steps with the settings that change while a run trains."""
+    adjust_optimizer(training.optimizer, run.optim)
+    return replace(training, clip_norm=run.optim.clip_norm)
 
 
 def is_due(step: int, interval_steps: int | None) -> bool:
@@ -67,6 +76,7 @@ class UnreadStep:
     launched: LaunchedStep
     data: dict[str, Any]  # the position of the rows after it
     waited_s: Mapping[str, float]
+    settings: list[dict[str, Any]]  # in force in it
 
 
 @dataclass(slots=True)
@@ -76,6 +86,7 @@ class StepReader:
     attempt: Attempt
     ready: Ready
     metrics: Metrics
+    live: LiveSettings
     reached: TrainPosition
     loss: float = math.nan
     stop: bool = False  # a stop was requested on at least one rank
@@ -96,9 +107,10 @@ class StepReader:
         report_spike(self.attempt, training.spikes, one.step, one.lr, result)
         tokens_seen = self.reached.tokens_seen + result.tokens
         # One value, so that a checkpoint never has the tokens of one step and the rows of another.
-        self.reached = TrainPosition(one.step, tokens_seen, one.data, training.spikes.position())
+        self.reached = TrainPosition(one.step, tokens_seen, one.data, training.spikes.position(), one.settings)
         line = step_metrics(training, self.reached, result, one.lr, self.ready.flops_per_token, one.waited_s)
         self.metrics.add(line, result.expert_load)
+        self.live.hear(one.step, result.ready_ranks)
         self.loss = result.loss
         self.stop = self.stop or result.stop
 

@@ -28,9 +28,10 @@ from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.build import Ready, announce, gather_weights, get_ready, join
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.evaluation.evaluate import measure_all
-from prime_train.trainer.loops.after_step import end_early, finish, is_due, report_spike
+from prime_train.trainer.live_settings import open_settings
+from prime_train.trainer.loops.after_step import adjust, end_early, finish, is_due, report_spike
 from prime_train.trainer.loops.metrics import Metrics, step_metrics
-from prime_train.trainer.loops.step import IDLE, Training, loss_sum, take_step
+from prime_train.trainer.loops.step import IDLE, Training, Votes, loss_sum, take_idle_step, take_step
 from prime_train.trainer.rl.batch import JudgedRollout, share_prompts, share_rows, to_imitation_batch, to_policy_batch
 from prime_train.trainer.rl.loss import PolicyLoss, load_reference, save_reference
 from prime_train.trainer.rl.rollouts.collector import Collector, open_collector, report_waiting
@@ -122,18 +123,25 @@ class _Comparison:
 
 
 def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: StopFlag) -> None:
-    run, policy, training, reached = attempt.run, rl_settings(attempt.run), ready.training, ready.reached
+    policy, training, reached = rl_settings(attempt.run), ready.training, ready.reached
     checkpointer, world = ready.checkpointer, training.world
     metrics = Metrics(attempt)
     alarms = RolloutAlarms(attempt.number, policy.max_mismatch_kl)
     waiting = RolloutWait(stop.is_requested, report_waiting(attempt))
     comparison = _Comparison(ready, collector, waiting)
     held_out_tasks = _HeldOutTasks(collector, waiting)
-    share = partial(share_rows, micro_batch=run.batch.micro_batch, rank=world.rank, ranks=world.size)
+    live = open_settings(attempt, world, reached.settings, behind_steps=0)
     policy_loss: PolicyLoss | None = None
     result = IDLE
     announce(attempt, training, ready.config)
-    for step in range(reached.step + 1, run.run.max_steps + 1):
+    step = reached.step
+    while step < live.attempt.run.run.max_steps:
+        step += 1
+        if live.has_changed(step):  # on every rank at this step
+            training = adjust(training, live.attempt.run)
+        attempt = live.attempt
+        run = attempt.run
+        share = partial(share_rows, micro_batch=run.batch.micro_batch, rank=world.rank, ranks=world.size)
         phases, of_rollouts = _Phases(training), None
         lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
         with training.spans.step(step):
@@ -142,8 +150,8 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     solved = world.share(() if collector is None else collector.warmup.draw(step))
                     imitated = [to_imitation_batch(rows) for rows in share(solved)]
                 # A step is read at once in this loop: the engine gets its weights before the next one begins.
-                before, stops = checkpointer.before_update, stop.is_requested()
-                result = take_step(training, imitated, lr, loss_sum, stop_requested=stops, before_update=before)
+                before, votes = checkpointer.before_update, Votes(stop.is_requested(), live.has_next())
+                result = take_step(training, imitated, lr, loss_sum, votes=votes, before_update=before)
             else:
                 # Rank 0 alone has rollouts. What it selects is shared, so that every rank takes its part of one step.
                 selection = _collect(attempt, collector, step, waiting, phases)
@@ -152,23 +160,26 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     break
                 with phases("data"):
                     policy_loss = policy_loss or _open_loss(attempt, ready, step)
+                    policy_loss.take_settings(rl_settings(run))
                     rows = share_prompts(selection.samples, run.batch.micro_batch)
                     batches = [to_policy_batch(part, step) for part in share(rows)]
                 # The comparison needs the weights that made the rollouts, so it runs directly before they change.
                 compare = partial(comparison.before_update, step, policy_loss, phases)
+                votes = Votes(stop.is_requested(), live.has_next())
                 if selection.samples:
-                    stops = stop.is_requested()
-                    result = take_step(training, batches, lr, policy_loss, stop_requested=stops, before_update=compare)
+                    result = take_step(training, batches, lr, policy_loss, votes=votes, before_update=compare)
                 else:  # the rewards of each group are equal
                     compare()
-                    result = replace(IDLE, stop=world.share(stop.is_requested()))
+                    result = take_idle_step(training, votes)
                 stats = policy_loss.take_stats(world, training.device)
                 waiting_rollouts = collector.queue.waiting if collector else 0
                 waits = _Waits(waiting_rollouts, phases.seconds["rollouts"], phases.seconds["weights"])
                 of_rollouts = (selection.counts, stats, waits)
         # Before the metrics: a loss that ends the run has no line of them.
         report_spike(attempt, training.spikes, step, lr, result)
-        reached = TrainPosition(step, reached.tokens_seen + result.tokens, spikes=training.spikes.position())
+        live.hear(step, result.ready_ranks)
+        tokens_seen, spikes = reached.tokens_seen + result.tokens, training.spikes.position()
+        reached = TrainPosition(step, tokens_seen, spikes=spikes, settings=live.position)
         waited_s = {**phases.seconds, "checkpoint": checkpointer.take_stall_s()}
         line = step_metrics(training, reached, result, lr, ready.flops_per_token, waited_s)
         if of_rollouts is None:
@@ -194,7 +205,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
     attempt.emit(Phase(attempt.number, "checkpoint"))
     if result.stop:
         # The rest of the grace period is for the save.
-        within_s = time.monotonic() + _STOP_WAIT_RATIO * run.prime_train.stop_grace_s
+        within_s = time.monotonic() + _STOP_WAIT_RATIO * attempt.run.prime_train.stop_grace_s
         waiting = RolloutWait(lambda: time.monotonic() > within_s)
     if reached.step > attempt.resume_step:
         _save(ready, collector, reached, waiting)

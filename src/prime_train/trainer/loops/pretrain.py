@@ -19,9 +19,18 @@ from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.build import Ready, announce, get_ready, join
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
-from prime_train.trainer.loops.after_step import StepReader, UnreadStep, end_early, finish, is_due, probe_micro_batches
+from prime_train.trainer.live_settings import open_settings
+from prime_train.trainer.loops.after_step import (
+    StepReader,
+    UnreadStep,
+    adjust,
+    end_early,
+    finish,
+    is_due,
+    probe_micro_batches,
+)
 from prime_train.trainer.loops.metrics import Metrics
-from prime_train.trainer.loops.step import launch_step
+from prime_train.trainer.loops.step import Votes, launch_step
 from prime_train.trainer.loops.work import LoadWork, TrainRows, Work, load_chats, load_text
 
 
@@ -72,19 +81,25 @@ def _refuse_other_data(rows: TrainRows[Any], world: parallel.World) -> None:
 
 
 def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
-    run, work, ready, rows = attempt.run, opened.work, opened.ready, opened.rows
+    work, ready, rows = opened.work, opened.ready, opened.rows
     training, checkpointer = ready.training, ready.checkpointer
     spans, behind_steps = training.spans, training.device.read_behind_steps
-    rows_at_once = run.batch.micro_batch * training.world.size
+    live = open_settings(attempt, training.world, ready.reached.settings, behind_steps)
     metrics = Metrics(attempt, work.unit)
-    reader = StepReader(attempt, ready, metrics, ready.reached)
+    reader = StepReader(attempt, ready, metrics, live, ready.reached)
     announce(attempt, training, ready.config)
-    for step in range(ready.reached.step + 1, run.run.max_steps + 1):
-        is_last = step == run.run.max_steps
+    step = ready.reached.step
+    while step < live.attempt.run.run.max_steps:
+        step += 1
+        if live.has_changed(step):  # on every rank at this step
+            training = adjust(training, live.attempt.run)
+            rows.take_settings(live.attempt.run)
+        run = live.attempt.run
+        is_last = step >= run.run.max_steps
         saves = not is_last and is_due(step, run.checkpoint.interval_steps)
         evaluates = not is_last and is_due(step, run.eval.interval_steps)
         with spans.step(step):
-            count = sequences_in_step(run, step) // rows_at_once
+            count = sequences_in_step(run, step) // (run.batch.micro_batch * training.world.size)
             with spans.host_span("data"):
                 began = time.perf_counter()
                 micro_batches = [rows.next_micro_batch() for _ in range(count)]  # count times (B, T)
@@ -95,12 +110,12 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
                 micro_batches,
                 lr,
                 work.loss,
-                stop_requested=stop.is_requested(),
+                votes=Votes(stop.is_requested(), live.has_next()),
                 before_update=checkpointer.before_update,
-            )  # (6,), still on the device
+            )  # (7,), still on the device
             # The position is taken here, because the rows go on before the step is read.
             waited_s = {"data": data_s, "checkpoint": checkpointer.take_stall_s()}
-            reader.add(UnreadStep(step, lr, launched, rows.position(), waited_s))
+            reader.add(UnreadStep(step, lr, launched, rows.position(), waited_s, live.position))
             # Only after the first update: before it the optimizer has no moments, and their memory is reserved too.
             if step == attempt.resume_step + 1:
                 checkpointer.prepare(training.model, training.optimizer)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -42,11 +42,18 @@ class Training:
     routers: Routers | None = None  # None without experts
 
 
+class Votes(NamedTuple):
+    """What this rank adds to the sum of a step, beside its tokens."""
+
+    stop: bool = False  # it is to stop
+    has_plan: bool = False  # it has the next plan of settings
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
     """An optimizer step that the device may still have to compute. The seconds are those of the launch."""
 
-    numbers: HostCopy  # (6,) fp64: the fields of StepResult up to `stop`, skipped, norm_limit; then those of read_load
+    numbers: HostCopy  # (7,) fp64, in the order of `read`; then those of read_load
     forward_backward_s: float
     wait_s: float
     optimizer_s: float
@@ -54,7 +61,7 @@ class LaunchedStep:
     def read(self) -> StepResult:
         """The result. The host waits until the device has computed the step, which is its only wait in a step."""
         began = time.perf_counter()
-        loss, grad_norm, tokens, stop, skipped, norm_limit, *load = self.numbers.wait().tolist()
+        loss, grad_norm, tokens, stop, plans, skipped, norm_limit, *load = self.numbers.wait().tolist()
         return StepResult(
             loss=loss,
             grad_norm=grad_norm,
@@ -65,12 +72,15 @@ class LaunchedStep:
             optimizer_s=self.optimizer_s,
             skipped=skipped > 0,
             norm_limit=norm_limit,
+            ready_ranks=round(plans),
             expert_load=read_load(load) if load and not skipped else None,
         )
 
 
+DECAYS = "decays"  # of a group of an optimizer: whether optim.weight_decay holds for its weights
 _EMBEDDINGS = ("embedding.weight", "positions.weight")  # of tokens, and GPT-2's of positions
 
+NO_VOTES = Votes()
 IDLE = StepResult(  # of a step without anything to learn from
     loss=0.0, grad_norm=0.0, tokens=0, stop=False, forward_backward_s=0.0, wait_s=0.0, optimizer_s=0.0
 )
@@ -96,14 +106,19 @@ def take_step(
     lr: float,
     compute_loss: LossSum[AnyBatch],
     *,
-    stop_requested: bool = False,
+    votes: Votes = NO_VOTES,
     before_update: Callable[[], None] = lambda: None,
 ) -> StepResult:
     """`launch_step`, read at once."""
-    launched = launch_step(
-        training, micro_batches, lr, compute_loss, stop_requested=stop_requested, before_update=before_update
-    )
+    launched = launch_step(training, micro_batches, lr, compute_loss, votes=votes, before_update=before_update)
     return launched.read()
+
+
+def take_idle_step(training: Training, votes: Votes) -> StepResult:
+    """A step without anything to learn from: only the votes are summed."""
+    counts = _count((), votes, training.device.torch)  # (3,)
+    _, stops, plans = training.world.sum(counts).tolist()
+    return replace(IDLE, stop=stops > 0, ready_ranks=round(plans))
 
 
 def launch_step(
@@ -112,7 +127,7 @@ def launch_step(
     lr: float,
     compute_loss: LossSum[AnyBatch],
     *,
-    stop_requested: bool = False,
+    votes: Votes = NO_VOTES,
     before_update: Callable[[], None] = lambda: None,
 ) -> LaunchedStep:
     """Forward, backward, clip and update. `before_update` is called directly before the launch of the update.
@@ -125,9 +140,9 @@ def launch_step(
     began = time.perf_counter()
     world, spans = training.world, training.spans
     # Counted first, because the gradient of every micro-batch is divided by the tokens of all of them.
-    counts = _count(micro_batches, stop_requested, training.device.torch)  # (2,)
+    counts = _count(micro_batches, votes, training.device.torch)  # (3,)
     with spans.span("communication"):
-        labelled, stops = world.sum(counts)  # (), ()
+        labelled, stops, plans = world.sum(counts)  # () each
     if training.routers is not None:
         training.routers.begin(world.size / labelled)
     own_loss = _accumulate(training, micro_batches, labelled, compute_loss)  # ()
@@ -141,7 +156,7 @@ def launch_step(
     with spans.span("optimizer"):
         update(training.optimizer, skip)
         training.optimizer.zero_grad(set_to_none=True)
-    numbers = torch.stack([loss, grad_norm, labelled, stops, skip.to(loss), limit])  # (6,)
+    numbers = torch.stack([loss, grad_norm, labelled, stops, plans, skip.to(loss), limit])  # (7,)
     if training.routers is not None:
         with spans.span("communication"):
             positions = sum(batch.tokens.numel() for batch in micro_batches)
@@ -151,10 +166,10 @@ def launch_step(
     return LaunchedStep(copied, computed - began, waited - computed, time.perf_counter() - waited)
 
 
-def _count(micro_batches: Sequence[Labelled], stop_requested: bool, device: torch.device) -> Tensor:
-    """The labelled tokens of this rank and whether it is to stop, (2,) fp64 on the device."""
+def _count(micro_batches: Sequence[Labelled], votes: Votes, device: torch.device) -> Tensor:
+    """The labelled tokens of this rank and its votes, (3,) fp64 on the device."""
     labelled = sum(batch.labelled_tokens for batch in micro_batches)
-    counts = (labelled, int(stop_requested))
+    counts = (labelled, *map(int, votes))
     # Written by kernels, because torch.tensor would copy from ordinary memory, for which the host waits.
     return torch.stack([torch.full((), count, dtype=torch.float64, device=device) for count in counts])
 
@@ -230,8 +245,8 @@ def adamw(model: nn.Module | Iterable[tuple[str, nn.Parameter]], config: spec.Op
         is_free = weight.ndim < 2 or name.endswith(undecayed)
         (free if is_free else decayed).append(weight)
     groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": free, "weight_decay": 0.0},
+        {"params": decayed, "weight_decay": config.weight_decay, DECAYS: True},
+        {"params": free, "weight_decay": 0.0, DECAYS: False},
     ]
     filled = [group for group in groups if group["params"]]  # torch 2.13 loads an empty group without its settings
     return torch.optim.AdamW(filled, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)

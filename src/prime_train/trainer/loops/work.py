@@ -36,6 +36,9 @@ class TrainRows(Protocol[Drawn]):
 
     def next_micro_batch(self) -> Drawn: ...
 
+    def take_settings(self, run: RunSpec) -> None:
+        """Go on with the settings of the run that change while it trains. Called by every rank before one step."""
+
     def position(self) -> Position:
         """The position after the rows that all ranks have used, the same on every rank."""
 

@@ -50,6 +50,10 @@ class PolicyLoss:
         self._sums: list[Tensor] = []  # (7,) fp64 of each micro-batch
         self._compared: list[Tensor] = []  # (2,) fp64
 
+    def take_settings(self, policy: Rl) -> None:
+        """Go on with the settings that change while the run trains: kl_coef, where there is a reference model."""
+        self._policy = policy
+
     def __call__(self, model: nn.Module, batch: PolicyBatch, device: Device) -> Tensor:
         """Sum of the loss over the counted tokens of one micro-batch, 0-d."""
         policy = self._policy

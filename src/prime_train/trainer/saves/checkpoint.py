@@ -48,6 +48,7 @@ class TrainPosition:
     tokens_seen: int = 0
     data: dict[str, Any] = field(default_factory=dict)  # TrainStream.position
     spikes: dict[str, Any] = field(default_factory=dict)  # Spikes.position
+    settings: list[dict[str, Any]] = field(default_factory=list)  # LiveSettings.position
 
 
 def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition, rank: int) -> State:

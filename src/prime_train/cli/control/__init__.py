@@ -1,0 +1,1 @@
+"""Changes a run that trains: `set`."""

@@ -1,0 +1,87 @@
+"""The plan files of a run: each has the values of one change of settings. Reads and writes them, judges no value.
+
+`settings/000001.json` of the run directory is version 1. The supervisor writes it once, and nobody changes it. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prime_train.core import outside
+from prime_train.core.outside import MARK_BYTES
+from prime_train.core.rundir import make_folder, write_atomic
+
+MOST_VERSIONS = 1000  # of one run: each checkpoint holds all that are in force
+MOST_VALUES = 64  # in one plan
+_NAME = re.compile(r"(\d{6})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One change. `values` and `before`: dotted key -> a TOML value, None for a key that is unset."""
+
+    version: int
+    values: Mapping[str, Any]
+    before: Mapping[str, Any]  # in force when the plan was made
+    config: Mapping[str, Any] = field(default_factory=dict)  # of the config then: one that changes later overrules it
+    by: str = ""
+    why: str = ""
+    requested_s: float = 0.0  # since the epoch
+    id: str = ""  # of the request
+
+
+def plan_path(folder: Path, version: int) -> Path:
+    return folder / f"{version:06d}.json"
+
+
+def read_plan(folder: Path, version: int) -> Plan:
+    """The plan of a version. Raises OSError, and ValueError for a file that is no plan of this version."""
+    return parse_plan(outside.read_json(plan_path(folder, version), MARK_BYTES, within=folder), version)
+
+
+def parse_plan(found: Any, version: int) -> Plan:
+    """The plan in a parsed file. Raises ValueError."""
+    try:
+        plan = Plan(**found)
+    except TypeError:
+        raise ValueError("it is no plan: a field is missing or unknown") from None
+    tables = (plan.values, plan.before, plan.config)
+    texts = (plan.by, plan.why, plan.id)
+    if plan.version != version or not all(isinstance(each, dict) for each in tables) or len(plan.values) > MOST_VALUES:
+        raise ValueError(f"it is no plan of version {version}")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(plan.requested_s, int | float):
+        raise ValueError("it is no plan: a field has a wrong type")
+    return plan
+
+
+def list_versions(folder: Path) -> list[int]:
+    """The versions that have a file, in order; none without the folder."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)[:MOST_VERSIONS]
+
+
+def read_plans(folder: Path) -> Iterator[Plan]:
+    """The plans in order, without those that cannot be read."""
+    for version in list_versions(folder):
+        with contextlib.suppress(OSError, ValueError):
+            yield read_plan(folder, version)
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Write a plan. Raises FileExistsError for a version that has a file, and OSError."""
+    path = plan_path(folder, plan.version)
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path.name} is there already")
+    make_folder(folder)
+    write_atomic(path, json.dumps(asdict(plan)))

@@ -1,0 +1,83 @@
+"""Which keys of a run.toml change while the run trains, and for each other key why it does not. A table; pure.
+
+Types and bounds of a key are those of the schema. A key that is in neither table changes by a stop and another start.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TRAINED = ("pretrain", "sft", "rl")
+ON_TEXT = ("pretrain", "sft")
+
+
+class LiveKey(NamedTuple):
+    """A key that changes live. `effect`: what it does from the step on at which it takes effect."""
+
+    key: str
+    effect: str
+    kinds: tuple[str, ...] = TRAINED  # of runs that use it
+
+
+LIVE_KEYS = (
+    LiveKey("optim.lr", "the schedule goes on at its place, times this rate"),
+    LiveKey("optim.muon_lr", "the schedule goes on at its place, times this rate, for the matrices of Muon"),
+    LiveKey("optim.weight_decay", "each update decays the matrices by it"),
+    LiveKey("optim.clip_norm", "gradients are clipped to it"),
+    LiveKey("eval.interval_steps", "evaluations are at its multiples"),
+    LiveKey("checkpoint.interval_steps", "checkpoints are at its multiples"),
+    LiveKey("run.max_steps", "the run ends after it, and the schedule is that of a run of this length"),
+    LiveKey("batch.micro_batch", "a step has the same sequences in other parts"),
+    LiveKey("data.sampling_probs", "the next buffer of documents is drawn by them", ON_TEXT),
+    LiveKey("data.loader_workers", "other workers prepare the next buffer of documents", ON_TEXT),
+    LiveKey("rl.kl_coef", "the loss has this weight of the divergence", ("rl",)),
+)
+
+
+class Fixed(NamedTuple):
+    """Why a key, or all keys of a table, do not change live."""
+
+    name: str  # of a key, or of a table
+    why: str
+    in_another_run: bool = False  # no later attempt of the run may change it either
+
+
+FIXED_KEYS = (
+    Fixed("run.name", "it names the directory of the run", in_another_run=True),
+    Fixed("run.dir", "it names the directory of the run", in_another_run=True),
+    Fixed("run.kind", "the checkpoints belong to a run of this kind", in_another_run=True),
+    Fixed("run.seed", "it decides the text of each step", in_another_run=True),
+    Fixed("run.program", "the program of the run is started already"),
+    Fixed("model", "the weights in memory have this shape", in_another_run=True),
+    Fixed("model.compile", "the compiled blocks are in memory"),
+    Fixed("model.recompute", "the blocks in memory were built with it"),
+    Fixed("tokenizer", "the weights were trained on its tokens", in_another_run=True),
+    Fixed("data", "it decides the text of each step", in_another_run=True),
+    Fixed("batch", "it decides the text of each step", in_another_run=True),
+    Fixed("optim.kind", "the states of the optimizer in memory are of this kind", in_another_run=True),
+    Fixed("optim", "the moments in memory were averaged with it"),
+    Fixed("optim.on_spike", "the norms by which a spike is judged are gathered from the first step on"),
+    Fixed("optim.decay_embeddings", "the groups of the optimizer are built with it"),
+    Fixed("schedule", "the rate would jump to another curve; optim.lr and run.max_steps change live"),
+    Fixed("parallel", "the processes are started and connected"),
+    Fixed("checkpoint", "the writer of checkpoints is started with it; its interval_steps changes live"),
+    Fixed("eval", "the held-out text is loaded at the start; its interval_steps changes live"),
+    Fixed("precision", "the kernels are chosen at the start"),
+    Fixed("profile", "the traces are planned at the start"),
+    Fixed("rl", "the rollouts in progress were started with it"),
+    Fixed("rl.temperature", "the rollouts in progress have probabilities at the temperature of their start"),
+    Fixed("tasks", "the environments are started", in_another_run=True),
+    Fixed("inference", "the server is started with it"),
+    Fixed("prime_train", "the supervisor reads it when it starts"),
+)
+
+
+def find_live(key: str) -> LiveKey | None:
+    """The entry of a key that changes live; None for any other key."""
+    return next((each for each in LIVE_KEYS if each.key == key), None)
+
+
+def find_fixed(key: str) -> Fixed | None:
+    """The nearest entry of a key that does not change live: its own, or that of its table."""
+    own = (each for each in FIXED_KEYS if key == each.name or key.startswith(f"{each.name}."))
+    return max(own, key=lambda each: len(each.name), default=None)

@@ -1,0 +1,60 @@
+"""Reads and replaces single values of a RunSpec by their dotted keys. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from prime_train.core.plans import Plan
+from prime_train.spec.answers import global_batch
+from prime_train.spec.run_spec import RunSpec, from_json, to_json
+
+
+def read_value(run: RunSpec, key: str) -> Any:
+    """The value of `key`, "table.field"; a list for an array. Raises AttributeError for a key that the run lacks."""
+    table, _, name = key.partition(".")
+    value = getattr(getattr(run, table), name)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def pin_global_batch(run: RunSpec) -> RunSpec:
+    """The run with a global batch of its own: one that the config omits would change with the micro-batch."""
+    if run.batch.global_batch is not None or run.batch.global_batch_tokens is not None:
+        return run
+    return replace(run, batch=replace(run.batch, global_batch=global_batch(run)))
+
+
+def with_values(run: RunSpec, values: Mapping[str, Any]) -> RunSpec:
+    """The run with these values, each judged by its type and bounds. Raises ValueError and AttributeError."""
+    if "batch.micro_batch" in values:
+        run = pin_global_batch(run)
+    for key, value in values.items():
+        table, _, name = key.partition(".")
+        read_value(run, key)  # `replace` raises TypeError for a name that the table lacks
+        one = tuple(value) if isinstance(value, list) else value
+        run = replace(run, **{table: replace(getattr(run, table), **{name: one})})
+    return from_json(to_json(run))
+
+
+def overlay(config: RunSpec, plans: Iterable[Plan]) -> RunSpec:
+    """The run with the values of the plans, the later ones over the earlier ones.
+
+    A key that the config has changed since a plan was made counts as in the config: its author saw the plan.
+    """
+    values: dict[str, Any] = {}
+    for plan in plans:
+        kept = {key: value for key, value in plan.values.items() if plan.config.get(key) == read_value(config, key)}
+        values |= kept
+    return with_values(config, values) if values else config
+
+
+def describe_values(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """ "optim.lr = 0.0002" for each value, as TOML writes it; a key without a value is unset."""
+    return tuple(f"{key} = {'unset' if value is None else _as_toml(value)}" for key, value in values.items())
+
+
+def _as_toml(value: Any) -> str:
+    """A flag, a number, a string or a list of them. JSON has the same notation for these."""
+    return json.dumps(value)

@@ -1,0 +1,247 @@
+"""Checks a change of settings by the schema and the rules of a config. Writes nothing.
+
+As a program it is a child of the supervisor, whose own process has no room for the rules:
+`python -m prime_train.supervise.answers.check_settings RUN_DIR` reads a JSON object with `values` and `step` from its
+input, and prints one with the `change`, or the `error` in its four parts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from prime_train.config import detect, run_toml
+from prime_train.config.schema import Field, Table, walk_fields
+from prime_train.config.validate_value import value_fault
+from prime_train.core import outside
+from prime_train.core.errors import UserError
+from prime_train.core.findings import Finding, Severity
+from prime_train.core.outside import CONFIG_BYTES, MARK_BYTES
+from prime_train.core.plans import read_plans
+from prime_train.core.rundir import RunDir
+from prime_train.spec import RunSpec
+from prime_train.spec.command import CommandSpec, DeclaredSetting
+from prime_train.spec.live_keys import LIVE_KEYS, LiveKey, find_fixed, find_live
+from prime_train.spec.live_values import describe_values, overlay, pin_global_batch, read_value, with_values
+from prime_train.supervise.launch.run_directory import read_run_spec
+from prime_train.toml.did_you_mean import nearest
+from prime_train.toml.edit import EditRefused, edited
+
+_CONFIG = "config.toml"  # how the rules name the config of the run
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that may be made. Dotted key -> value, None for a key that is unset."""
+
+    values: dict[str, Any]
+    before: dict[str, Any]  # in force, or accepted and still to come
+    config: dict[str, Any]
+    texts: tuple[str, ...]  # "optim.lr = 0.0002, was 0.001"
+
+
+def read_present(run_dir: RunDir) -> tuple[RunSpec, RunSpec]:
+    """The run as its config has it, and with all accepted changes. Raises UserError for a run without live changes."""
+    config = read_run_spec(run_dir)
+    if config is None:
+        fix = f"prime-train status {run_dir.path.name}"
+        raise UserError("the run has not begun", str(run_dir.path), "there is no training whose settings change", fix)
+    _refuse_kind(config, run_dir)
+    # The names of a command are no keys of its config.
+    return config, config if config.command is not None else overlay(config, read_plans(run_dir.settings))
+
+
+def list_live(run: RunSpec) -> tuple[LiveKey, ...]:
+    """The keys of this run that change live."""
+    return tuple(each for each in LIVE_KEYS if run.run.kind in each.kinds)
+
+
+def check(run_dir: RunDir, wanted: Mapping[str, Any], step: int) -> Change:
+    """The change to these values, judged as the config is. Raises UserError for the first fault.
+
+    `step`: the last one that the run has reported.
+    """
+    config, present = read_present(run_dir)
+    if config.command is not None:
+        return _check_declared(run_dir, config.command, wanted)
+    found = walk_fields(run_toml.schema())
+    fields = {".".join(path): item for path, _, item in found if not isinstance(item.shape, Table)}
+    for key, value in wanted.items():
+        _refuse_key(key, present, fields)
+        _refuse_value(fields[key], key, value)
+        if key == "rl.kl_coef" and value == 0:
+            raise _refusal(
+                "rl.kl_coef = 0 takes the reference model out", key, "it could not come back", "rl.kl_coef=1e-9"
+            )
+    try:
+        changed = with_values(present, wanted)
+    except (ValueError, AttributeError) as error:  # what the schema alone does not see
+        raise _refusal(str(error).splitlines()[0], ", ".join(wanted), "the trainer could not read it", "") from None
+    values = {key: read_value(changed, key) for key in wanted}
+    before = {key: read_value(present, key) for key in wanted}
+    if values == before:
+        texts = ", ".join(describe_values(values))
+        raise _refusal(f"nothing changes: {texts} already", ", ".join(wanted), "a version holds a change", "")
+    last = changed.run.max_steps
+    if "run.max_steps" in values and last < step:
+        what, why = f"run.max_steps = {last} is below the present step {step}", "steps that are done are not undone"
+        raise _refusal(what, "run.max_steps", why, f"run.max_steps={step} or more, or prime-train stop")
+    _judge(run_dir, config, present, changed, values)
+    return Change(values, before, {key: read_value(config, key) for key in wanted}, _describe(values, before))
+
+
+def read_declared(run_dir: RunDir, command: CommandSpec) -> dict[str, Any]:
+    """The present value of each declared setting; None where it is not known."""
+    values: dict[str, Any] = {each.name: each.value for each in command.settings}
+    for plan in read_plans(run_dir.settings):
+        values |= plan.values
+    return values
+
+
+def _check_declared(run_dir: RunDir, command: CommandSpec, wanted: Mapping[str, Any]) -> Change:
+    """The change of numbers that the config of a command declares. Raises UserError."""
+    declared = {each.name: each for each in command.settings}
+    values: dict[str, Any] = {}
+    for name, value in wanted.items():
+        if name not in declared:
+            meant = nearest(name, declared)
+            why = f"[[command.settings]] has {', '.join(declared)}" + (f"; did you mean {meant}?" if meant else "")
+            raise _refusal(f"there is no setting {name[:100]}", name[:100], why, "")
+        values[name] = _read_declared_value(declared[name], value)
+    present = read_declared(run_dir, command)
+    before = {name: present[name] for name in wanted}
+    if values == before:
+        raise _refusal(
+            f"nothing changes: {', '.join(describe_values(values))} already", "", "a version holds a change", ""
+        )
+    return Change(values, before, {}, _describe(values, before))
+
+
+def _read_declared_value(setting: DeclaredSetting, value: Any) -> float | int:
+    """The value, in the bounds of its setting. Raises UserError."""
+    name, kind = setting.name, "a whole number" if setting.whole else "a number"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or (setting.whole and value != int(value)):
+        raise _refusal(
+            f"{name} = {json.dumps(value)} is not {kind}", name, "its entry in [[command.settings]] says so", ""
+        )
+    least, most = setting.min, setting.max
+    if (least is not None and value < least) or (most is not None and value > most):
+        bounds = " and ".join(
+            text for text, limit in ((f">= {least}", least), (f"<= {most}", most)) if limit is not None
+        )
+        raise _refusal(f"{name} = {value} is not {bounds}", name, "[[command.settings]] sets its bounds", "")
+    return int(value) if setting.whole else float(value)
+
+
+def _describe(values: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, ...]:
+    earlier = (text.partition(" = ")[2] for text in describe_values(before))
+    return tuple(f"{text}, was {was}" for text, was in zip(describe_values(values), earlier, strict=True))
+
+
+def _refusal(what: str, where: str, why: str, fix: str) -> UserError:
+    return UserError(what, where, why, fix or "prime-train set RUN lists what changes live, with the present values")
+
+
+def _refuse_kind(run: RunSpec, run_dir: RunDir) -> None:
+    """Raise UserError for a run whose trainer takes no changes."""
+    name = run_dir.path.name
+    if run.command is not None and run.command.settings:
+        return
+    if run.format != "run.toml" or not list_live(run):
+        trainer = {"serve": "vLLM", "command": "the program of [command]"}.get(run.run.kind, "prime-rl")
+        what = f"the settings of {name} do not change live"
+        why = f"{trainer} reads its settings once, when it starts"
+        fix = f"prime-train stop {name}, edit the config, and start it again"
+        if run.command is not None:
+            fix += "; a script that calls live.settings() names what changes in [[command.settings]]"
+        raise UserError(what, str(run_dir.path), why, fix)
+    if run.parallel.machines > 1:
+        what = f"{name} trains on {run.parallel.machines} machines"
+        why = "a plan is a file of this machine, and the ranks of the others would never have it"
+        fix = f"prime-train stop {name} on each machine, edit the config, and start it again"
+        raise UserError(what, str(run_dir.path), why, fix)
+
+
+def _refuse_key(key: str, run: RunSpec, fields: Mapping[str, Field]) -> None:
+    """Raise UserError for a key that does not exist, or does not change live."""
+    live, fixed = find_live(key), find_fixed(key)
+    if key not in fields:
+        raise _unknown_key(key, fields)
+    if live is None:
+        assert fixed is not None  # a test compares the tables with the schema
+        again = "start another run with --run-name" if fixed.in_another_run else "start it again"
+        fix = f"prime-train stop {run.run.name}, change {key} in the config, and {again}"
+        raise _refusal(f"{key} does not change while the run trains", key, fixed.why, fix)
+    if run.run.kind not in live.kinds:
+        what = f"a run of kind {run.run.kind} does not use {key}"
+        raise _refusal(what, key, f"only runs of kind {' or '.join(live.kinds)} do", "")
+    if key == "rl.kl_coef" and not (run.rl and run.rl.kl_coef):
+        why = "the reference model is that of the first RL step, and only a run that began with one has it"
+        raise _refusal("rl.kl_coef is 0, and stays 0", key, why, "start another run with rl.kl_coef above 0")
+    if key == "optim.muon_lr" and run.optim.kind != "muon":
+        raise _refusal(f"{key} has no effect", key, f"optim.kind is {run.optim.kind}", "set optim.lr")
+
+
+def _unknown_key(key: str, fields: Mapping[str, Field]) -> UserError:
+    last = key.rpartition(".")[2]
+    same = [each for each in fields if each.rpartition(".")[2] == last and find_live(each)]
+    meant = same[0] if len(same) == 1 else nearest(key, fields)
+    why = "only keys of the config can be set" + (f"; did you mean {meant}?" if meant else "")
+    return _refusal(f"there is no key {key[:100]}", key[:100], why, "")
+
+
+def _refuse_value(item: Field, key: str, value: Any) -> None:
+    """Raise UserError for a value that the schema does not allow. None is the default of an optional key."""
+    if value is None and item.default is None and not item.required:
+        return
+    fault = value_fault(item.shape, value, tuple(key.split(".")), item.default)
+    if fault is not None:
+        raise _refusal(fault.what, key, "the schema of the config sets type and bounds", fault.fix)
+
+
+def _judge(run_dir: RunDir, config: RunSpec, present: RunSpec, changed: RunSpec, values: Mapping[str, Any]) -> None:
+    """Raise UserError for an error that the rules find in the changed config and not in the present one."""
+    text = outside.read_text(run_dir.config, CONFIG_BYTES, run_dir.path)
+    live = [each.key for each in list_live(config)]
+    accepted = {key: read_value(present, key) for key in live if read_value(present, key) != read_value(config, key)}
+    wanted = dict(values)
+    if "batch.micro_batch" in values and config.batch != pin_global_batch(config).batch:
+        wanted["batch.global_batch"] = changed.batch.global_batch
+    try:
+        before = edited(text, accepted)
+        errors = _find_errors(edited(before, wanted)) if changed != present else ()
+        known = {(found.code, found.key) for found in _find_errors(before)} if errors else set()
+    except EditRefused as error:
+        raise _refusal(
+            f"it cannot be judged: {error}", str(run_dir.config), "the config has no place for it", ""
+        ) from None
+    for found in errors:
+        if (found.code, found.key) not in known:
+            raise _refusal(f"{found.code}: {found.what}", found.key or ", ".join(values), found.why, found.fix)
+
+
+def _find_errors(text: str) -> tuple[Finding, ...]:
+    from prime_train.rules.judge import judge_config  # here, because a wrong key or value needs no rule
+
+    verdict = judge_config(detect.read(text, _CONFIG))
+    return tuple(finding for finding in verdict.findings if finding.severity is Severity.ERROR)
+
+
+def main() -> None:
+    run_dir = RunDir(Path(sys.argv[1]))
+    asked = outside.parse_json(sys.stdin.buffer.read(MARK_BYTES))
+    try:
+        answer = {"change": asdict(check(run_dir, asked["values"], int(asked["step"])))}
+    except UserError as error:
+        answer = {"error": error.parts()}
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The bundled trainer, which also writes down at which step each of its ranks puts a plan in force.
+
+python -m tests.drills.live_rank RUN_DIR --attempt N --resume-step S
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from prime_train.trainer import __main__ as trainer
+from prime_train.trainer.live_settings import LiveSettings, PlannedStep
+
+APPLIED_ENV = "APPLIED_FOLDER"
+
+
+def main() -> None:
+    report = LiveSettings._report
+
+    def write_down(self: LiveSettings, one: PlannedStep) -> None:
+        path = os.path.join(os.environ[APPLIED_ENV], f"rank{self.attempt.rank}")  # noqa: PTH118 - a name, no more
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{self.attempt.number} {one.plan.version} {one.step}\n")
+        report(self, one)
+
+    LiveSettings._report = write_down  # type: ignore[method-assign]
+    trainer._end(trainer.main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A real supervisor answers requests to change settings: one version after the other, each checked, none lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prime_train.config import detect
+from prime_train.core.plans import list_versions, read_plan
+from prime_train.core.rundir import RunDir
+from prime_train.events import RequestAnswered, RequestRefused, SettingsAccepted
+from prime_train.spec import to_json
+from prime_train.supervise.processes.ask import ask, create_request_id
+from prime_train.supervise.processes.lock import find_holder
+from prime_train.supervise.processes.requests import SETTINGS_REQUESTED
+from tests.system.supervise.test_loop import SLOWLY, Supervised, state_of
+from tests.unit.trainer import tiny
+
+CONFIG = """
+[run]
+name = "run"
+max_steps = 100000
+[[data.sources]]
+kind = "python-stdlib"
+[data]
+"""
+MANY = 1_500  # more than one look of the supervisor visits
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Iterator[Supervised]:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.path.mkdir()
+    run_dir.config.write_text(CONFIG)
+    found = detect.read(CONFIG, "run.toml").run
+    assert found is not None
+    run_dir.resolved.write_text(to_json(found))
+    own = Supervised(run_dir, "train", *SLOWLY)
+    own.until(lambda state: state.step > 0)
+    yield own
+    own.process.terminate()
+    own.end()
+
+
+def change(run_dir: RunDir, values: dict[str, object], expected: int, request_id: str = "") -> RequestAnswered:
+    body = {"values": values, "expected": expected, "by": "me@here", "why": "a test"}
+    return ask(run_dir, 1, SETTINGS_REQUESTED, body, request_id or create_request_id(), 120.0)
+
+
+def test_a_change_becomes_a_plan_and_the_second_editor_is_told_of_the_first(supervised: Supervised) -> None:
+    run_dir = supervised.run_dir
+    first = change(run_dir, {"optim.lr": 2e-4}, 0, "first")
+    assert (first.outcome, first.what) == ("accepted", "settings version 1: optim.lr = 0.0002, was 0.001")
+    plan = read_plan(run_dir.settings, 1)
+    assert (plan.values, plan.by, plan.why) == ({"optim.lr": 2e-4}, "me@here", "a test")
+    [accepted] = [event for event in tiny.events(run_dir) if isinstance(event, SettingsAccepted)]
+    assert accepted == SettingsAccepted(1, ("optim.lr = 0.0002",), "me@here", "a test")
+
+    second = change(run_dir, {"optim.lr": 3e-4}, 0)
+    assert second.outcome == "refused"
+    assert "version 1, not 0: me@here set optim.lr = 0.0002 (a test)" in second.what
+    assert "--expect 1" in second.fix
+
+    wrong = change(run_dir, {"optim.lr": -1}, 1)
+    assert (wrong.outcome, wrong.what) == ("refused", "optim.lr = -1 is not > 0")
+    assert wrong.why
+    assert wrong.fix
+
+    # A writer that saw no answer repeats its request: it has the answer that it had, and nothing happens twice.
+    assert change(run_dir, {"optim.lr": 2e-4}, 0, "first") == first
+    assert list_versions(run_dir.settings) == [1]
+    assert state_of(run_dir).settings_version == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"values": {}, "expected": 0},
+        {"values": {"optim.lr": 1}, "expected": "0"},
+        {"values": {"optim.lr": {"a": 1}}, "expected": 0},
+        {"values": {str(n): n for n in range(65)}, "expected": 0},
+        {"values": {"optim.lr": 1}, "expected": 0, "why": "x" * 501},
+    ],
+)
+def test_a_body_that_is_none_is_refused_at_once(supervised: Supervised, body: dict[str, object]) -> None:
+    answer = ask(supervised.run_dir, 1, SETTINGS_REQUESTED, body, create_request_id())
+    assert answer.outcome == "refused"
+    assert "no values and expected version" in answer.what
+
+
+def test_many_requests_at_once_make_one_change(supervised: Supervised) -> None:
+    run_dir = supervised.run_dir
+    holder = find_holder(run_dir)
+    assert holder is not None
+    folder = run_dir.requests(1)
+    body = {"values": {"optim.lr": 2e-4}, "expected": 0, "by": "", "why": ""}
+    content = json.dumps(
+        {"version": 1, "kind": SETTINGS_REQUESTED, "supervisor": str(holder.identity), "id": "ID", "body": body}
+    )
+    for number in range(MANY):
+        (folder / f".{number}").write_text(content.replace("ID", f"r-{number}"))
+        (folder / f".{number}").rename(folder / f"many-{number}.json")
+    step = state_of(run_dir).step
+    tiny.until(lambda: len(answers(run_dir)) == MANY)
+    outcomes = [event.outcome for event in answers(run_dir)]
+    assert outcomes.count("accepted") == 1
+    assert list_versions(run_dir.settings) == [1]
+    assert not any(isinstance(event, RequestRefused) for event in tiny.events(run_dir))
+    # The trainer goes on meanwhile.
+    supervised.until(lambda state: state.step > step)
+
+
+def answers(run_dir: RunDir) -> list[RequestAnswered]:
+    return [event for event in tiny.events(run_dir) if isinstance(event, RequestAnswered)]

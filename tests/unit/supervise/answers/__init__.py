@@ -1,0 +1,1 @@
+"""Tests of prime_train.supervise.answers."""

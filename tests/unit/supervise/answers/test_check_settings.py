@@ -1,0 +1,98 @@
+"""A change of settings is judged by the schema and by the rules, with a message of four parts for each fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prime_train.config import detect
+from prime_train.core.errors import UserError
+from prime_train.core.plans import Plan, write_plan
+from prime_train.core.rundir import RunDir
+from prime_train.spec import to_json
+from prime_train.supervise.answers.check_settings import check
+
+CONFIG = """
+[run]
+name = "a"
+max_steps = 100
+{run}
+[data]
+[[data.sources]]
+kind = "python-stdlib"
+[schedule]
+warmup_steps = 40
+[parallel]
+processes = 2
+machines = {machines}
+"""
+
+
+def open_run(folder: Path, *, run: str = "", machines: int = 1) -> RunDir:
+    run_dir = RunDir(folder / "a")
+    run_dir.path.mkdir()
+    text = CONFIG.format(run=run, machines=machines)
+    run_dir.config.write_text(text)
+    found = detect.read(text, "run.toml").run
+    assert found is not None
+    run_dir.resolved.write_text(to_json(found))
+    return run_dir
+
+
+def test_a_change_has_its_values_with_those_before(tmp_path: Path) -> None:
+    run_dir = open_run(tmp_path)
+    change = check(run_dir, {"optim.lr": 1, "optim.clip_norm": 0.5}, 10)
+    assert change.values == {"optim.lr": 1.0, "optim.clip_norm": 0.5}
+    assert change.before == change.config == {"optim.lr": 0.001, "optim.clip_norm": 1.0}
+    assert change.texts == ("optim.lr = 1.0, was 0.001", "optim.clip_norm = 0.5, was 1.0")
+
+
+def test_accepted_changes_are_what_was_before(tmp_path: Path) -> None:
+    run_dir = open_run(tmp_path)
+    write_plan(run_dir.settings, Plan(version=1, values={"optim.lr": 0.5}, before={}, config={"optim.lr": 0.001}))
+    change = check(run_dir, {"optim.lr": 0.25}, 10)
+    assert (change.before, change.config) == ({"optim.lr": 0.5}, {"optim.lr": 0.001})
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"optim.lr": 0}, "optim.lr = 0 is not > 0"),
+        ({"optim.lr": "fast"}, "optim.lr must be a number"),
+        ({"optim.lr": None}, "optim.lr"),
+        ({"optim.lr": 0.001}, "nothing changes: optim.lr = 0.001 already"),
+        ({"optim.lrr": 0.1}, "there is no key optim.lrr"),
+        ({"lr": 0.1}, "there is no key lr"),
+        ({"optim": 0.1}, "there is no key optim"),
+        ({"x" * 200: 0.1}, "there is no key xxx"),
+        ({"optim.beta1": 0.8}, "optim.beta1 does not change while the run trains"),
+        ({"model.layers": 3}, "model.layers does not change while the run trains"),
+        ({"run.max_steps": 9}, "run.max_steps = 9 is below the present step 10"),
+        ({"optim.muon_lr": 0.1}, "optim.muon_lr has no effect"),
+        ({"optim.lr": 0.1, "checkpoint.interval_steps": 0}, "checkpoint.interval_steps = 0 is not > 0"),
+    ],
+)
+def test_what_is_wrong_is_said_in_four_parts(tmp_path: Path, values: dict[str, Any], what: str) -> None:
+    run_dir = open_run(tmp_path)
+    with pytest.raises(UserError) as caught:
+        check(run_dir, values, 10)
+    assert what in caught.value.what
+    assert all(caught.value.parts()[part] for part in ("what", "where", "why", "fix"))
+
+
+@pytest.mark.parametrize("key", ["optim.lrr", "lr"])
+def test_a_misspelt_key_is_named(tmp_path: Path, key: str) -> None:
+    with pytest.raises(UserError, match=r"did you mean optim\.lr\?"):
+        check(open_run(tmp_path), {key: 0.3}, 10)
+
+
+def test_a_run_on_several_machines_takes_no_change(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a trains on 2 machines"):
+        check(open_run(tmp_path, machines=2), {"optim.lr": 0.1}, 10)
+
+
+def test_a_run_that_has_not_begun_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has not begun"):
+        check(RunDir(tmp_path), {"optim.lr": 0.1}, 0)

@@ -1,0 +1,147 @@
+"""Every rank puts a plan in force at the same step, whenever it gets the plan, and again after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.core.errors import UserError
+from prime_train.core.plans import Plan, plan_path, write_plan
+from prime_train.core.rundir import RunDir
+from prime_train.events import EventLog, SettingsApplied, read
+from prime_train.spec import Data, Run, RunSpec, Source
+from prime_train.supervise.launch.run_directory import write_applied
+from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.live_settings import LiveSettings, PlannedStep, open_settings
+from prime_train.trainer.parallel import World
+
+RUN = RunSpec(run=Run(name="a", max_steps=1000), data=Data(sources=(Source(kind="python-stdlib"),)))
+RATES = (0.5, 0.25, 0.125)
+
+
+def plan(version: int) -> Plan:
+    return Plan(version=version, values={"optim.lr": RATES[version - 1]}, before={}, config={"optim.lr": 0.001})
+
+
+class OneRank:
+    """A rank of some, with a folder of plans of its own, and the rates of its steps."""
+
+    def __init__(self, folder: Path, rank: int, ranks: int, behind_steps: int) -> None:
+        attempt = Attempt(RUN, RunDir(folder), 1, 0, EventLog(folder / "events", f"trainer-001-rank{rank}"), rank)
+        self.plans = folder / f"rank{rank}"
+        self.live = LiveSettings(attempt, ranks, behind_steps, self.plans, RUN)
+        self.rates: list[float] = []
+
+    def launch(self, step: int) -> bool:
+        self.live.has_changed(step)
+        self.rates.append(self.live.attempt.run.optim.lr)
+        return self.live.has_next()
+
+
+@contextmanager
+def opened(count: int, behind_steps: int) -> Iterator[list[OneRank]]:
+    with TemporaryDirectory() as folder:
+        yield [OneRank(Path(folder), rank, count, behind_steps) for rank in range(count)]
+
+
+@given(
+    arrivals=st.lists(st.lists(st.integers(1, 12), min_size=3, max_size=3), min_size=1, max_size=4),
+    behind_steps=st.integers(0, 1),
+    read_at_once=st.sets(st.integers(1, 30)),
+)
+def test_all_ranks_have_the_same_rate_at_each_step(
+    arrivals: list[list[int]], behind_steps: int, read_at_once: set[int]
+) -> None:
+    """`arrivals`: for each rank the steps before which the versions reach it, one after the other."""
+    with opened(len(arrivals), behind_steps) as ranks:
+        unread: list[tuple[int, int]] = []
+        for step in range(1, 31):
+            for rank, at in zip(ranks, arrivals, strict=True):
+                for version in range(1, 4):
+                    if max(at[:version]) == step and not plan_path(rank.plans, version).exists():
+                        write_plan(rank.plans, plan(version))
+            unread.append((step, sum(rank.launch(step) for rank in ranks)))
+            # A step that is saved or evaluated is read at once, any other one later.
+            while len(unread) > (0 if step in read_at_once else behind_steps):
+                one = unread.pop(0)
+                for rank in ranks:
+                    rank.live.hear(*one)
+        assert all(rank.rates == ranks[0].rates for rank in ranks)
+        for version, rate in enumerate(RATES, 1):
+            all_had_it = max(max(at[:version]) for at in arrivals)
+            first = ranks[0].rates.index(rate) + 1
+            assert first >= all_had_it + 1 + behind_steps
+        # No version waits for anything but the one before it: the first begins as soon as the sum was read.
+        assert ranks[0].rates.index(RATES[0]) == max(at[0] for at in arrivals) + behind_steps
+
+
+def attempt_in(folder: Path, number: int = 1, resume_step: int = 0, run: RunSpec = RUN) -> Attempt:
+    log = EventLog(folder / "events", f"trainer-{number:03d}-rank0")
+    return Attempt(run, RunDir(folder), number, resume_step, log, 0)
+
+
+def test_a_resumed_attempt_puts_each_version_in_force_at_its_step(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    for version in (1, 2):
+        write_plan(run_dir.settings, plan(version))
+    saved = LiveSettings(attempt_in(tmp_path), 1, 0, run_dir.settings, RUN)
+    saved.resume([], [PlannedStep(3, plan(1))])
+    assert saved.has_changed(3)
+    write_applied(((1, 3), (2, 9)), run_dir, 2)
+
+    live = open_settings(attempt_in(tmp_path, 2, 5), World(0, 1), saved.position, behind_steps=0)
+    rates = {}
+    for step in range(6, 11):
+        live.has_changed(step)
+        assert live.has_next() is False  # version 2 is known already
+        rates[step] = live.attempt.run.optim.lr
+    assert rates == {6: 0.5, 7: 0.5, 8: 0.5, 9: 0.25, 10: 0.25}
+    applied = [record.event for record in read(run_dir.events) if isinstance(record.event, SettingsApplied)]
+    assert [(event.attempt, event.version, event.step) for event in applied] == [(1, 1, 3), (2, 1, 3), (2, 2, 9)]
+
+
+def test_a_value_that_the_config_has_changed_since_counts(tmp_path: Path) -> None:
+    edited = replace(RUN, optim=replace(RUN.optim, lr=0.01))
+    live = open_settings(attempt_in(tmp_path, run=edited), World(0, 1), [], 0)
+    live.resume([], [PlannedStep(1, plan(1))])
+    assert live.has_changed(1)
+    assert live.attempt.run.optim.lr == 0.01
+
+
+def test_a_checkpoint_on_another_machine_brings_its_plans(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    live = open_settings(attempt_in(there), World(0, 1), [], 0)
+    live.resume([], [PlannedStep(1, plan(1))])
+    live.has_changed(1)
+    again = open_settings(attempt_in(here, 2, 5), World(0, 1), live.position, 0)
+    assert again.has_changed(6)
+    assert again.attempt.run.optim.lr == 0.5
+    assert plan_path(RunDir(here).settings, 1).is_file()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"version": 1}', '{"version": 1, "values": {"optim.lr": -1}, "before": {}}']
+)
+def test_a_file_that_is_no_plan_is_not_applied(tmp_path: Path, content: str) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.settings.mkdir()
+    plan_path(run_dir.settings, 1).write_text(content)
+    live = open_settings(attempt_in(tmp_path), World(0, 1), [], 0)
+    assert not live.has_next()
+    assert not live.has_next()
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"applied": [1]}', '{"applied": [[1, 9]]}'])
+def test_changes_of_an_earlier_attempt_that_cannot_be_read_end_the_attempt(tmp_path: Path, content: str) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.attempt(2).mkdir(parents=True)
+    run_dir.applied_settings(2).write_text(content)
+    with pytest.raises(UserError, match="same changes at the same steps"):
+        open_settings(attempt_in(tmp_path, 2, 5), World(0, 1), [], 0)
