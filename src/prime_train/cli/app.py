@@ -40,10 +40,12 @@ _COMMANDS = {
     "logs": "Show what a run does, and the output of its processes.",
     "monitor": "Poll a run on spot machines, and resume it if it is dead.",
     "stop": "Save a checkpoint, end a run and wait for its end.",
+    "pause": "Save a checkpoint and free the GPUs, until resume.",
+    "resume": "Go on with a paused run, or back to a checkpoint.",
     "report": "Rewrite report.md and the plots of a run.",
     "profile": "Where the time of a few steps goes, and what to change.",
     "diagnose": "The root cause in any log files.",
-    "ckpt": "Checkpoints: list, verify, prune, compress, restore, to-hf, consolidate.",
+    "ckpt": "Checkpoints: list, now, verify, prune, compress, restore, to-hf, consolidate.",
     "backup": "Copies of checkpoints in a bucket: configure, push, pull, prune, verify, status.",
     "schema": "Config schemas: export and import.",
     "config": "Show, compare, save and restore configs, also those of runs.",
@@ -56,11 +58,14 @@ _COMMANDS = {
 
 # Commands with a package of their own, whose module is `command`.
 _ROOMS = {"config", "estimate", "init", "lint", "profile", "run", "runs"}
-_BESIDE = {"compare": "runs.compare"}  # a second command in such a package
+_BESIDE = {  # other commands in such a package
+    "compare": "runs.compare",
+    "pause": "control.pause",
+    "resume": "control.resume",
+}
 
 # Words that other programs use for what a command here does.
 _OTHER_WORDS = {
-    "resume": ("run CONFIG", "the command that started a run resumes it"),
     "restart": ("run CONFIG", "the command that started a run resumes it"),
     "start": ("run CONFIG", "`run` starts a run, and resumes it"),
     "train": ("run CONFIG", "`run` trains"),

@@ -58,7 +58,7 @@ class HangFound:
 class SignalSent:
     kind: ClassVar[str] = "signal_sent"
     attempt: int
-    signal: str  # "stop_requested" (the file), "SIGTERM", "SIGKILL"
+    signal: str  # "stop_requested" and "save_requested" (the files), "SIGTERM", "SIGKILL"
     reason: str
 
 
@@ -101,13 +101,25 @@ class RequestAnswered:
     """The answer to a request with an id. The same id is never acted on again."""
 
     kind: ClassVar[str] = "request_answered"
-    id: str
+    request_id: str
     request: str  # its kind: "settings_requested", "command_requested"
-    outcome: str  # "accepted", "done" or "refused"
+    outcome: str  # "accepted", "done", "refused"; "failed" = it was accepted, and could not be done
     what: str
     why: str = ""
     fix: str = ""
     where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAccepted:
+    """A person's command that the supervisor carries out. RequestAnswered with the same id says how it ended."""
+
+    kind: ClassVar[str] = "command_accepted"
+    request_id: str
+    command: str  # "pause", "resume", "checkpoint", "go_back"
+    by: str  # USER@HOST
+    step: int = 0  # "go_back": to the checkpoint of this step. "checkpoint": one after this step is the answer
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +158,7 @@ SupervisorEvent = (
     | StopAsked
     | RequestRefused
     | RequestAnswered
+    | CommandAccepted
     | ClockJumped
     | EventsDamaged
     | RunClosed

@@ -38,6 +38,7 @@ class LiveLine(NamedTuple):
     finished: bool = False
     note: str = ""
     listens: bool = False  # it looks for a request to stop
+    saves: bool = False  # it looks for requests to save
 
 
 def parse_live_line(line: bytes, rank: int) -> LiveLine | None:
@@ -65,6 +66,7 @@ def parse_live_line(line: bytes, rank: int) -> LiveLine | None:
         finished=values.get("finished") is True,
         note=_text(values, "note"),
         listens=values.get("listens") is True,
+        saves=values.get("saves") is True,
     )
 
 

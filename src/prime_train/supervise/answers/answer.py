@@ -7,19 +7,25 @@ from collections.abc import Iterator
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, RequestAnswered
 from prime_train.spec import RunSpec
+from prime_train.supervise.answers.commands import CommandScene, answer_command
 from prime_train.supervise.core.state import State
-from prime_train.supervise.processes.requests import Request
+from prime_train.supervise.launch.program import Program
+from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 
 
 class Answers:
     """Answers the requests to one supervisor."""
 
-    def __init__(self, run: RunSpec, run_dir: RunDir) -> None:
+    def __init__(self, run: RunSpec, run_dir: RunDir, program: Program) -> None:
         self._run = run
         self._run_dir = run_dir
+        self._program = program
 
     def answer(self, request: Request, state: State) -> Iterator[Event]:
         """The events of a request other than one to stop: what is accepted, and last the RequestAnswered."""
+        if request.kind == COMMAND_REQUESTED:
+            yield from answer_command(request, CommandScene(state, self._run, self._run_dir, self._program))
+            return
         what = f"the supervisor of {state.run} answers no {request.kind}"
         why = "no module of this prime-train answers it"
         yield RequestAnswered(request.id, request.kind, "refused", what, why, "install one prime-train everywhere")

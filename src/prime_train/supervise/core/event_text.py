@@ -58,6 +58,8 @@ def _describe_run(event: Event) -> str:
             return f"no sign of life for {silent_s:.0f} s in phase {phase} (limit {limit_s:.0f} s)"
         case events.SignalSent(signal="stop_requested", reason=reason):
             return f"asked the trainer to checkpoint and stop: {reason}"
+        case events.SignalSent(signal="save_requested", reason=reason):
+            return f"asked the trainer to checkpoint and go on: {reason}"
         case events.SignalSent(signal=signal, reason=reason):
             return f"sent {signal}: {reason}"
         case events.AttemptEnded(attempt=attempt, outcome=outcome, what=what):
@@ -68,6 +70,9 @@ def _describe_run(event: Event) -> str:
             return f"attempts/{file} is no request: {reason}"
         case events.RequestAnswered(outcome=outcome, what=what):
             return f"request {outcome}: {what}"
+        case events.CommandAccepted(command=command, by=by, step=step, why=why):
+            named = f"go back to step {step}" if command == "go_back" else command
+            return f"{named} asked by {by}" + (f": {why}" if why else "")
         case events.RunClosed(state=state, reason=reason):
             return f"run {state}: {reason}" if reason else f"run {state}"
         case events.ServiceReady(role=role, url=url, waited_s=waited_s):
@@ -99,6 +104,8 @@ def _describe_trainer(event: Event) -> str:
             return f"{e.environment}: mean reward {e.reward:.3f} on {e.tasks} held-out tasks{failed} at step {e.step}"
         case events.StopListened():
             return "the trainer looks for stop requests itself"
+        case events.SaveListened():
+            return "the trainer looks for requests to save"
         case events.StepSkipped(step=step, reason=reason):
             return f"step {step} was skipped: {reason}"
         case events.RolloutsFailed() as e:

@@ -104,7 +104,7 @@ class _Supervision:
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._attempts = Attempts(run, run_dir, program, policy, self._journal, self._services, self._children, secrets)
         self._requests = RequestReader(run_dir, own_identity())
-        self._answers = Answers(run, run_dir)
+        self._answers = Answers(run, run_dir, program)
         self._clock = Clock()
         self._foreign_children = process.list_own_children()
 
@@ -142,6 +142,7 @@ class _Supervision:
         # Without the file of its own events the loop would decide the same again for ever.
         self._journal.check_exists()
         self._take_requests()
+        self._attempts.protect()
         for event in self._services.turn(self.state, now_s):
             self._journal.append(event)
         match decide(self.state, self._policy, now_s):
@@ -156,6 +157,11 @@ class _Supervision:
                 # The event first, so that a supervisor that takes over knows of a request that may have been made.
                 self._journal.append(events.SignalSent(attempt, "stop_requested", reason))
                 self._run_dir.stop_request(attempt).touch()
+            case actions.AskSave(attempt=attempt, reason=reason):
+                self._journal.append(events.SignalSent(attempt, "save_requested", reason))
+                self._run_dir.save_request(attempt).touch()
+            case actions.AnswerCommand(answer=answer):
+                self._journal.append(answer)
             case actions.Pause(reason=reason, saves=saves):
                 self._journal.append(events.StopAsked(reason, saves))
             case actions.Suspect(until_s=until_s):

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from prime_train.events import AlarmRaised, HangFound, Measured, Record, Sampled, TrainerFailed, TrainerStarted
+from prime_train.events import (
+    AlarmRaised,
+    CommandAccepted,
+    HangFound,
+    Measured,
+    Record,
+    Sampled,
+    TrainerFailed,
+    TrainerStarted,
+)
 from prime_train.spec import ENDLESS_STEPS
 from prime_train.supervise.watches.hang.silence_limits import Learned
 
@@ -30,7 +39,7 @@ def evolve(value: Value, **changes: object) -> Value:
     return new
 
 
-RunState = Literal["starting", "running", "recovering", "stopped", "finished", "failed"]
+RunState = Literal["starting", "running", "recovering", "paused", "stopped", "finished", "failed"]
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,24 @@ class PendingKill:
 
 
 @dataclass(frozen=True)
+class OpenCommand:
+    """A person's command that is accepted and not answered yet."""
+
+    accepted: CommandAccepted
+    attempt: int  # the newest one at that time
+    is_sent: bool = False  # the trainer was asked
+
+
+@dataclass(frozen=True)
+class Halt:
+    """The live attempt ends with a save, and the run does not: it pauses, or goes on with another attempt at once."""
+
+    by: str
+    since_s: float
+    launches: bool = False  # the next attempt follows
+
+
+@dataclass(frozen=True)
 class Live:
     """The attempt that has not ended: what its Attempt does not hold."""
 
@@ -131,6 +158,7 @@ class Live:
     phase: str = "start"
     phase_detail: str = ""
     listens: bool = False  # the trainer looks for the file of a stop request
+    saves: bool = False  # the trainer looks for requests to save and go on
     first_progress: Record | None = None
     children: tuple[ChildProcess, ...] = ()
     sent: tuple[Sent, ...] = ()
@@ -238,6 +266,9 @@ class State:
     stop_saves: bool = True  # False: end it without a save
     stop_at_once: bool = False  # requested twice: do not wait for a checkpoint
     answered: tuple[str, ...] = ()  # ids of the latest ANSWERS_KEPT requests
+    commands: tuple[OpenCommand, ...] = ()  # oldest first
+    halt: Halt | None = None
+    go_back_to: int = 0  # the step from which the next attempt must start; 0 = the newest
     exit_code: int | None = None
     reason: str = ""
     final: str = ""

@@ -142,8 +142,9 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     solved = world.share(() if collector is None else collector.warmup.draw(step))
                     imitated = [to_imitation_batch(rows) for rows in share(solved)]
                 # A step is read at once in this loop: the engine gets its weights before the next one begins.
-                before, stops = checkpointer.before_update, stop.is_requested()
-                result = take_step(training, imitated, lr, loss_sum, stop_requested=stops, before_update=before)
+                asked = {"stop_requested": stop.is_requested(), "save_requested": attempt.take_save_request()}
+                before = checkpointer.before_update
+                result = take_step(training, imitated, lr, loss_sum, **asked, before_update=before)
             else:
                 # Rank 0 alone has rollouts. What it selects is shared, so that every rank takes its part of one step.
                 selection = _collect(attempt, collector, step, waiting, phases)
@@ -157,11 +158,12 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                 # The comparison needs the weights that made the rollouts, so it runs directly before they change.
                 compare = partial(comparison.before_update, step, policy_loss, phases)
                 if selection.samples:
-                    stops = stop.is_requested()
-                    result = take_step(training, batches, lr, policy_loss, stop_requested=stops, before_update=compare)
+                    asked = {"stop_requested": stop.is_requested(), "save_requested": attempt.take_save_request()}
+                    result = take_step(training, batches, lr, policy_loss, **asked, before_update=compare)
                 else:  # the rewards of each group are equal
                     compare()
-                    result = replace(IDLE, stop=world.share(stop.is_requested()))
+                    stops, saves = world.share((stop.is_requested(), attempt.take_save_request()))
+                    result = replace(IDLE, stop=stops, save=saves)
                 stats = policy_loss.take_stats(world, training.device)
                 waiting_rollouts = collector.queue.waiting if collector else 0
                 waits = _Waits(waiting_rollouts, phases.seconds["rollouts"], phases.seconds["weights"])
@@ -182,7 +184,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
             checkpointer.prepare(training.model, training.optimizer)
         if result.stop:
             break
-        if step < run.run.max_steps and is_due(step, run.checkpoint.interval_steps):
+        if step < run.run.max_steps and (result.save or is_due(step, run.checkpoint.interval_steps)):
             _save(ready, collector, reached, waiting)
         if step < run.run.max_steps and is_due(step, run.eval.interval_steps):
             metrics.flush()

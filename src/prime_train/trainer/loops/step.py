@@ -46,7 +46,7 @@ class Training:
 class LaunchedStep:
     """An optimizer step that the device may still have to compute. The seconds are those of the launch."""
 
-    numbers: HostCopy  # (6,) fp64: the fields of StepResult up to `stop`, skipped, norm_limit; then those of read_load
+    numbers: HostCopy  # (7,) fp64: StepResult up to `stop`, save, skipped, norm_limit; then those of read_load
     forward_backward_s: float
     wait_s: float
     optimizer_s: float
@@ -54,7 +54,7 @@ class LaunchedStep:
     def read(self) -> StepResult:
         """The result. The host waits until the device has computed the step, which is its only wait in a step."""
         began = time.perf_counter()
-        loss, grad_norm, tokens, stop, skipped, norm_limit, *load = self.numbers.wait().tolist()
+        loss, grad_norm, tokens, stop, save, skipped, norm_limit, *load = self.numbers.wait().tolist()
         return StepResult(
             loss=loss,
             grad_norm=grad_norm,
@@ -64,6 +64,7 @@ class LaunchedStep:
             wait_s=self.wait_s,
             optimizer_s=self.optimizer_s,
             skipped=skipped > 0,
+            save=save > 0,
             norm_limit=norm_limit,
             expert_load=read_load(load) if load and not skipped else None,
         )
@@ -97,13 +98,12 @@ def take_step(
     compute_loss: LossSum[AnyBatch],
     *,
     stop_requested: bool = False,
+    save_requested: bool = False,
     before_update: Callable[[], None] = lambda: None,
 ) -> StepResult:
     """`launch_step`, read at once."""
-    launched = launch_step(
-        training, micro_batches, lr, compute_loss, stop_requested=stop_requested, before_update=before_update
-    )
-    return launched.read()
+    requests = {"stop_requested": stop_requested, "save_requested": save_requested}
+    return launch_step(training, micro_batches, lr, compute_loss, **requests, before_update=before_update).read()
 
 
 def launch_step(
@@ -113,6 +113,7 @@ def launch_step(
     compute_loss: LossSum[AnyBatch],
     *,
     stop_requested: bool = False,
+    save_requested: bool = False,
     before_update: Callable[[], None] = lambda: None,
 ) -> LaunchedStep:
     """Forward, backward, clip and update. `before_update` is called directly before the launch of the update.
@@ -125,9 +126,9 @@ def launch_step(
     began = time.perf_counter()
     world, spans = training.world, training.spans
     # Counted first, because the gradient of every micro-batch is divided by the tokens of all of them.
-    counts = _count(micro_batches, stop_requested, training.device.torch)  # (2,)
+    counts = _count(micro_batches, (stop_requested, save_requested), training.device.torch)  # (3,)
     with spans.span("communication"):
-        labelled, stops = world.sum(counts)  # (), ()
+        labelled, stops, saves = world.sum(counts)  # () each
     if training.routers is not None:
         training.routers.begin(world.size / labelled)
     own_loss = _accumulate(training, micro_batches, labelled, compute_loss)  # ()
@@ -141,7 +142,7 @@ def launch_step(
     with spans.span("optimizer"):
         update(training.optimizer, skip)
         training.optimizer.zero_grad(set_to_none=True)
-    numbers = torch.stack([loss, grad_norm, labelled, stops, skip.to(loss), limit])  # (6,)
+    numbers = torch.stack([loss, grad_norm, labelled, stops, saves, skip.to(loss), limit])  # (7,)
     if training.routers is not None:
         with spans.span("communication"):
             positions = sum(batch.tokens.numel() for batch in micro_batches)
@@ -151,10 +152,10 @@ def launch_step(
     return LaunchedStep(copied, computed - began, waited - computed, time.perf_counter() - waited)
 
 
-def _count(micro_batches: Sequence[Labelled], stop_requested: bool, device: torch.device) -> Tensor:
-    """The labelled tokens of this rank and whether it is to stop, (2,) fp64 on the device."""
+def _count(micro_batches: Sequence[Labelled], requests: Sequence[bool], device: torch.device) -> Tensor:
+    """The labelled tokens of this rank and what it is requested, (1 + requests,) fp64 on the device."""
     labelled = sum(batch.labelled_tokens for batch in micro_batches)
-    counts = (labelled, int(stop_requested))
+    counts = (labelled, *map(int, requests))
     # Written by kernels, because torch.tensor would copy from ordinary memory, for which the host waits.
     return torch.stack([torch.full((), count, dtype=torch.float64, device=device) for count in counts])
 

@@ -11,7 +11,7 @@ from prime_train.events.record import describe
 from prime_train.supervise.core.state import ActiveAlarm, AttemptState, State, TaskScore
 from prime_train.views.run import measures
 from prime_train.views.run.status import Status
-from prime_train.views.text import fixed, pick, rounded, sanitize
+from prime_train.views.text import date, fixed, pick, rounded, sanitize
 
 OVERVIEW = ("RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST ACTIVITY")
 OVERVIEW_LEAST_NEEDED = (6, 4, 5, 3)  # columns that a narrow terminal leaves out
@@ -68,6 +68,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "not_finite": _not_finite(state),
         "last_event_age_s": rounded(status.last_event_age_s, 1),
         "server": _server(state),
+        "paused": _paused(state),
         "place": status.place or None,
         "events_damage": describe(status.damage) or None,
     }
@@ -103,6 +104,12 @@ def _gpu(uuid: str, state: State) -> dict[str, Any]:
     """A GPU whose errors ended attempts."""
     ended = [attempt for failed, attempt in state.gpu_failures if failed == uuid]
     return {"uuid": uuid, "attempts_ended": ended, "left_out": uuid in state.left_out}
+
+
+def _paused(state: State) -> dict[str, Any] | None:
+    """Since when the run is paused, or is about to be, and by whom; null for a run that goes on."""
+    halt = state.halt
+    return {"since_s": round(halt.since_s, 3), "by": halt.by} if halt is not None and not halt.launches else None
 
 
 def _server(state: State) -> str | None:
@@ -150,6 +157,9 @@ def _state(document: Document) -> str:
     if state == "died":
         gone = "its supervisor is gone" if document["supervisor"]["pid"] else "no supervisor opened it"
         return f"died: {gone}; run the same command again to continue from the newest complete checkpoint"
+    if state == "paused" and document["paused"]:
+        since = date(document["paused"]["since_s"])
+        return f"paused since {since} by {document['paused']['by']}; to continue: prime-train resume {document['run']}"
     if state in _OVER:
         reason = f": {document['reason']}" if document["reason"] else ""
         return f"{state}{reason} (exit code {document['exit_code']})"
