@@ -42,6 +42,7 @@ _COMMANDS = {
     "stop": "Save a checkpoint, end a run and wait for its end.",
     "pause": "Save a checkpoint and free the GPUs, until resume.",
     "resume": "Go on with a paused run, or back to a checkpoint.",
+    "gpu": "GPUs of a run: drain, test, return.",
     "report": "Rewrite report.md and the plots of a run.",
     "profile": "Where the time of a few steps goes, and what to change.",
     "diagnose": "The root cause in any log files.",
@@ -62,6 +63,7 @@ _BESIDE = {  # other commands in such a package
     "compare": "runs.compare",
     "pause": "control.pause",
     "resume": "control.resume",
+    "gpu": "control.gpu",
 }
 
 # Words that other programs use for what a command here does.

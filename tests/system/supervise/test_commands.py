@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from prime_train.checkpoints.layout import newest_complete
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
-from prime_train.events import CheckpointSaved, CommandAccepted, Event, RequestAnswered, SignalSent, read
+from prime_train.events import CheckpointSaved, CommandAccepted, Event, GpuTested, RequestAnswered, SignalSent, read
 from prime_train.supervise.processes.ask import ask, create_request_id
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED, request_stop
 from tests.system.supervise.test_loop import DEADLINE_S, SLOWLY, Supervised, launches, state_of, training
@@ -175,6 +177,53 @@ def test_a_checkpoint_that_breaks_before_the_launch_starts_nothing(trained: Supe
     trained.until(lambda now: now.attempt_number == 2)
 
 
+def test_the_stand_in_of_a_gpu_is_tested_beside_a_training(trained: Supervised, run_dir: RunDir) -> None:
+    """Real products, copies and an all-reduce of two processes, on the CPU."""
+    done = prime_train("gpu", "test", str(run_dir.path), "cpu", cwd=run_dir.path.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("cpu passed: 20 products of 1024 x 1024 right, copied at ")
+    assert done.stdout.endswith("all-reduce of a pair right\n")
+    (tested,) = events_of(run_dir, GpuTested)
+    assert (tested.gpu, tested.passed) == ("cpu", True)
+    assert trained.until(training).attempt_number == 1
+    refused = give(run_dir, "drain", gpus=["0"])
+    assert (refused.outcome, refused.what) == ("refused", "no GPU '0'")
+
+
+def test_a_drained_gpu_is_left_out_tested_and_given_back(
+    start: Callable[..., Supervised], run_dir: RunDir, tmp_path: Path
+) -> None:
+    supervised = start("finish", *SLOWLY, "gpus=2")
+    supervised.until(training)
+    assert give(run_dir, "test", gpus=["1"]).what == "attempt 1 may use GPU-1"
+    drained = prime_train("gpu", "drain", str(run_dir.path), "1", cwd=tmp_path)
+    # There is no such GPU on this machine, or not under this name: the test finds that out.
+    assert drained.returncode == ExitCode.OUT_OF_REACH
+    assert "GPU-1 FAILED" in drained.stderr
+    state = supervised.until(lambda now: now.attempt_number == 2 and training(now))
+    assert (state.left_out, state.restarts, state.attempts[0].outcome) == (("GPU-1",), 0, "stopped")
+    assert visible_in(run_dir, 2) == "GPU-0"
+    # The one process of the run needs a GPU.
+    refused = give(run_dir, "drain", gpus=["GPU-0"])
+    assert (refused.outcome, refused.what) == ("refused", "0 GPUs would remain, and the run needs 1")
+    assert give(run_dir, "drain", gpus=["GPU-1"]).what == "these GPUs are left out already"
+    back = prime_train("gpu", "return", str(run_dir.path), "GPU-1", cwd=tmp_path)
+    assert (back.returncode, back.stdout) == (0, "used again from the next attempt on: GPU-1\n")
+    for command in ("pause", "resume"):
+        assert give(run_dir, command).outcome == "accepted"
+        supervised.until(lambda now: not now.commands)
+    state = supervised.until(lambda now: now.attempt_number == 3 and training(now))
+    assert (state.left_out, visible_in(run_dir, 3)) == ((), None)
+    supervised.process.send_signal(signal.SIGTERM)
+    assert supervised.end() == ExitCode.RESUMABLE
+
+
+def visible_in(run_dir: RunDir, attempt: int) -> str | None:
+    """The CUDA_VISIBLE_DEVICES with which the trainer was started; None if it was not set."""
+    variables = json.loads(run_dir.launch(attempt, "trainer").read_text())["variables"]
+    return next((one["value"] for one in variables if one["name"] == "CUDA_VISIBLE_DEVICES"), None)
+
+
 @pytest.mark.parametrize(
     ("body", "what"),
     [
@@ -185,6 +234,11 @@ def test_a_checkpoint_that_breaks_before_the_launch_starts_nothing(trained: Supe
         ({"command": "resume"}, "the run is not paused: its state is running"),
         ({"command": "go_back"}, "None is no step"),
         ({"command": "go_back", "step": True}, "True is no step"),
+        ({"command": "drain", "gpus": ["7"]}, "no GPU '7'"),
+        ({"command": "drain", "gpus": ["cpu"]}, "a CPU cannot be drained"),
+        ({"command": "drain", "gpus": []}, "[] is no list of GPUs"),
+        ({"command": "test", "gpus": "0"}, "'0' is no list of GPUs"),
+        ({"command": "return", "gpus": [0]}, "[0] is no list of GPUs"),
         ({"command": "go_back", "step": 7}, "step 7 cannot be resumed from: there is no such checkpoint"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, RequestAnswered
 from prime_train.spec import RunSpec
-from prime_train.supervise.answers.commands import CommandScene, answer_command
+from prime_train.supervise.answers.commands import CommandScene, ListGpus, answer_command
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
@@ -16,15 +16,17 @@ from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 class Answers:
     """Answers the requests to one supervisor."""
 
-    def __init__(self, run: RunSpec, run_dir: RunDir, program: Program) -> None:
+    def __init__(self, run: RunSpec, run_dir: RunDir, program: Program, list_gpus: ListGpus) -> None:
         self._run = run
         self._run_dir = run_dir
         self._program = program
+        self._list_gpus = list_gpus
 
     def answer(self, request: Request, state: State) -> Iterator[Event]:
         """The events of a request other than one to stop: what is accepted, and last the RequestAnswered."""
         if request.kind == COMMAND_REQUESTED:
-            yield from answer_command(request, CommandScene(state, self._run, self._run_dir, self._program))
+            scene = CommandScene(state, self._run, self._run_dir, self._program, self._list_gpus)
+            yield from answer_command(request, scene)
             return
         what = f"the supervisor of {state.run} answers no {request.kind}"
         why = "no module of this prime-train answers it"

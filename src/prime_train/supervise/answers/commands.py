@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from prime_train.core.rundir import RunDir
-from prime_train.events import CommandAccepted, Event, RequestAnswered
+from prime_train.events import CommandAccepted, Event, GpuLeftOut, GpuReturned, RequestAnswered
 from prime_train.events.bounds import MOST_STEPS
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.command_answers import describe_reach
-from prime_train.supervise.core.state import State
+from prime_train.supervise.core.state import CPU, State
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 
 _MOST_OPEN = 16  # at once
+_MOST_GPUS = 64  # of one machine
 _LONGEST_TEXT = 200
+ListGpus = Callable[[], tuple[tuple[str, str], ...]]  # number and UUID of each GPU of the run
 
 
 class CommandScene(NamedTuple):
@@ -25,6 +27,7 @@ class CommandScene(NamedTuple):
     run: RunSpec
     run_dir: RunDir
     program: Program
+    list_gpus: ListGpus = tuple
 
     @property
     def name(self) -> str:
@@ -66,6 +69,11 @@ def answer_command(request: Request, scene: CommandScene) -> Iterator[Event]:
         yield RequestAnswered(request.id, COMMAND_REQUESTED, "done", str(done))
     else:
         yield accepted
+        match accepted.command:
+            case "drain":
+                yield from (GpuLeftOut(gpu, f"drained by {accepted.by}") for gpu in accepted.gpus)
+            case "return":
+                yield from (GpuReturned(gpu, f"by {accepted.by}") for gpu in accepted.gpus)
         yield RequestAnswered(request.id, COMMAND_REQUESTED, "accepted", what)
 
 
@@ -77,9 +85,9 @@ def _refuse_bad_text(body: Any) -> None:
             raise CommandRefusal(what, "it is shown in the status and the report of the run", f"give a shorter {key}")
 
 
-def _accept(request: Request, command: str, step: int = 0) -> CommandAccepted:
+def _accept(request: Request, command: str, step: int = 0, gpus: tuple[str, ...] = ()) -> CommandAccepted:
     body = request.body
-    return CommandAccepted(request.id, command, body.get("by", "") or "not known", step, body.get("why", ""))
+    return CommandAccepted(request.id, command, body.get("by", "") or "not known", step, body.get("why", ""), gpus)
 
 
 def _short(value: object) -> str:
@@ -158,9 +166,79 @@ def _check_go_back(request: Request, scene: CommandScene) -> _Accepted:
     return _accept(request, "go_back", step), what
 
 
+def _check_drain(request: Request, scene: CommandScene) -> _Accepted:
+    state, asked = scene.state, _read_gpus(request, scene)
+    if CPU in asked:
+        raise CommandRefusal(
+            "a CPU cannot be drained", "an attempt needs one", f"prime-train gpu test {scene.name} cpu"
+        )
+    asked = tuple(gpu for gpu in asked if gpu not in state.left_out)
+    if not asked:
+        raise _AlreadyDone("these GPUs are left out already")
+    used = [uuid for _, uuid in scene.list_gpus() if uuid not in state.left_out]
+    left = len(used) - len(asked)
+    roles = scene.program.roles(scene.run)
+    total, most = sum(role.gpus for role in roles), max((role.gpus for role in roles), default=0)
+    # Roles that share GPUs already go on sharing them; no drain makes them share.
+    needed = total if len(used) >= total else most
+    if left < needed:
+        what = f"{left} GPUs would remain, and the run needs {needed}"
+        why = ", ".join(f"{role.name} works on {role.gpus}" for role in roles)
+        fix = f"prime-train pause {scene.name} frees all of them; for good: stop it, and start it with fewer processes"
+        raise CommandRefusal(what, why, fix)
+    reach = f"{describe_reach(state)} is asked to save and to end; " if state.live is not None else ""
+    return _accept(request, "drain", gpus=asked), f"{reach}the next attempt has the other {left} GPUs"
+
+
+def _check_test(request: Request, scene: CommandScene) -> _Accepted:
+    state, asked = scene.state, _read_gpus(request, scene)
+    used = [gpu for gpu in asked if gpu != CPU and gpu not in state.left_out]
+    if used and state.live is not None:
+        what = f"attempt {state.attempt_number} may use {', '.join(used)}"
+        why = "a test beside a training takes its memory and its time"
+        raise CommandRefusal(what, why, f"prime-train gpu drain {scene.name} {' '.join(used)}, which tests them too")
+    return _accept(request, "test", gpus=asked), f"testing {', '.join(asked)}"
+
+
+def _check_return(request: Request, scene: CommandScene) -> _Accepted:
+    asked = tuple(gpu for gpu in _read_gpus(request, scene) if gpu in scene.state.left_out)
+    if not asked:
+        raise _AlreadyDone("none of these GPUs is left out")
+    return _accept(request, "return", gpus=asked), f"the next attempt may use {', '.join(asked)} again"
+
+
+def _read_gpus(request: Request, scene: CommandScene) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that the request names, by number or by UUID. "cpu" is known where there is no GPU."""
+    named, known = request.body.get("gpus"), scene.list_gpus()
+    if (
+        not isinstance(named, list)
+        or not 0 < len(named) <= _MOST_GPUS
+        or not all(isinstance(one, str) for one in named)
+    ):
+        why = "the request names them by their numbers or UUIDs"
+        raise CommandRefusal(f"{_short(named)} is no list of GPUs", why, "name one, such as 0 or GPU-1f6a...")
+    by_name = {name: uuid for number, uuid in known for name in (number, uuid)} if known else {CPU: CPU}
+    # A GPU that fell off the bus may be known by its events alone.
+    by_name |= {uuid: uuid for uuid in scene.state.left_out}
+    for name in named:
+        if name not in by_name:
+            listed = ", ".join(f"{number} ({uuid})" for number, uuid in known[:16])
+            why = f"the GPUs of the run are: {listed}" if known else "the GPU watch knows no GPU on this machine"
+            fix = (
+                "use one of these numbers or UUIDs"
+                if known
+                else f"the stand-in is: prime-train gpu test {scene.name} cpu"
+            )
+            raise CommandRefusal(f"no GPU {_short(name)}", why, fix)
+    return tuple(dict.fromkeys(by_name[name] for name in named))
+
+
 _CHECKS: dict[str, Callable[[Request, CommandScene], _Accepted]] = {
     "pause": _check_pause,
     "resume": _check_resume,
     "checkpoint": _check_checkpoint,
     "go_back": _check_go_back,
+    "drain": _check_drain,
+    "test": _check_test,
+    "return": _check_return,
 }

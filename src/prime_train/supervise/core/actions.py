@@ -103,6 +103,14 @@ class AskSave(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class StartGpuTest(Action):
+    """Test GPUs that no attempt uses."""
+
+    request_id: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerCommand(Action):
     """Answer a person's command that is over."""
 

@@ -1,10 +1,12 @@
-"""Decides which open commands of a person are over, and what is told about each. Pure."""
+"""Decides which open commands of a person are over, and with which answer. Pure."""
 
 from __future__ import annotations
 
 from prime_train.events import RequestAnswered
 from prime_train.supervise.core.state import Live, OpenCommand, State
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED
+
+_LOOK = "look at it with `prime-train status`, then repeat the command"
 
 
 def find_answer(state: State) -> RequestAnswered | None:
@@ -31,6 +33,10 @@ def _answer(command: OpenCommand, state: State) -> RequestAnswered | None:
             return _answer_checkpoint(command, state)
         case "go_back":
             return _answer_go_back(command, state)
+        case "return":
+            return _done(command, f"used again from the next attempt on: {', '.join(command.accepted.gpus)}")
+        case "drain" | "test":
+            return _answer_test(command, state)
         case other:  # of another version of prime-train
             return _fail(command, f"the command {other} is not known", "another version of prime-train accepted it")
 
@@ -78,6 +84,35 @@ def _answer_go_back(command: OpenCommand, state: State) -> RequestAnswered | Non
     return None
 
 
+def find_unsent_test(state: State) -> OpenCommand | None:
+    """The first command whose GPUs are to be tested now: one at a time, and none that an attempt may use."""
+    tests = [one for one in state.commands if one.accepted.command in ("drain", "test")]
+    if any(one.is_sent for one in tests):
+        return None
+    return next((one for one in tests if not _is_in_use(one, state)), None)
+
+
+def _is_in_use(command: OpenCommand, state: State) -> bool:
+    """Whether a drain of one of its GPUs waits for the end of the live attempt."""
+    if state.live is None:
+        return False
+    drains = (one for one in state.commands if one.accepted.command == "drain" and one.attempt == state.attempt_number)
+    return any(set(one.accepted.gpus) & set(command.accepted.gpus) for one in drains)
+
+
+def _answer_test(command: OpenCommand, state: State) -> RequestAnswered | None:
+    accepted = command.accepted
+    found = {one.gpu: one for one in state.gpu_tests if one.request_id == accepted.request_id}
+    if not command.is_sent or found.keys() != set(accepted.gpus):
+        return None
+    what = "; ".join(f"{gpu} {'passed' if one.passed else 'FAILED'}: {one.what}" for gpu, one in found.items())
+    if accepted.command == "drain":
+        what = f"left out since attempt {command.attempt} ended; tested: {what}"
+    if all(one.passed for one in found.values()):
+        return _done(command, what)
+    return _fail(command, what, "a GPU that computes or copies wrongly ruins the weights", "have it replaced")
+
+
 def describe_reach(state: State) -> str:
     """The attempt, and how many ranks a trainer that reports them has: "attempt 2 on 4 ranks"."""
     started = state.started
@@ -90,6 +125,5 @@ def _done(command: OpenCommand, what: str) -> RequestAnswered:
     return RequestAnswered(command.accepted.request_id, COMMAND_REQUESTED, "done", what)
 
 
-def _fail(command: OpenCommand, what: str, why: str) -> RequestAnswered:
-    fix = "look at it with `prime-train status`, then repeat the command"
+def _fail(command: OpenCommand, what: str, why: str, fix: str = _LOOK) -> RequestAnswered:
     return RequestAnswered(command.accepted.request_id, COMMAND_REQUESTED, "failed", what, why, fix)

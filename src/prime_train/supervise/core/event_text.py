@@ -70,8 +70,8 @@ def _describe_run(event: Event) -> str:
             return f"attempts/{file} is no request: {reason}"
         case events.RequestAnswered(outcome=outcome, what=what):
             return f"request {outcome}: {what}"
-        case events.CommandAccepted(command=command, by=by, step=step, why=why):
-            named = f"go back to step {step}" if command == "go_back" else command
+        case events.CommandAccepted(command=command, by=by, step=step, why=why, gpus=gpus):
+            named = f"go back to step {step}" if command == "go_back" else " ".join((command, *gpus))
             return f"{named} asked by {by}" + (f": {why}" if why else "")
         case events.RunClosed(state=state, reason=reason):
             return f"run {state}: {reason}" if reason else f"run {state}"
@@ -79,6 +79,12 @@ def _describe_run(event: Event) -> str:
             return f"{role} answers at {url} after {waited_s:.0f} s"
         case events.GpuLeftOut(gpu=gpu, reason=reason):
             return f"{gpu} is left out where enough others remain: {reason}"
+        case events.GpuReturned(gpu=gpu, reason=reason):
+            return f"{gpu} is used again from the next attempt on: {reason}"
+        case events.GpuTestBegun(gpus=gpus):
+            return f"testing {', '.join(gpus)}"
+        case events.GpuTested(gpu=gpu, passed=passed, what=what, seconds=seconds):
+            return f"{gpu} {'passed' if passed else 'failed'} its test in {seconds:.1f} s: {what}"
         case events.CheckpointSetAside(path=path, problem=problem, to=to, tracked=None):
             return f"{path} is not whole ({problem}): kept as {to}"
         case events.CheckpointSetAside(problem=problem, to=to, tracked=tracked):

@@ -18,6 +18,8 @@ def accept(state: State, event: CommandAccepted, time_s: float) -> State:
             # A trainer that is still saving ends first: two attempts of a run never live at once.
             state = evolve(state, halt=evolve(state.halt, launches=True))
             return evolve(state, state="starting") if state.live is None else state
+        case "drain" if state.live is not None and state.halt is None:
+            return _halt(state, event, Halt(event.by, time_s, launches=True))
         case "go_back":
             return _halt(evolve(state, go_back_to=event.step), event, Halt(event.by, time_s, launches=True))
         case _:
@@ -40,6 +42,12 @@ def mark_sent(state: State) -> State:
     """The trainer was asked for a checkpoint."""
     asked = tuple(evolve(one, is_sent=True) if one.accepted.command == "checkpoint" else one for one in state.commands)
     return evolve(state, commands=asked)
+
+
+def mark_test(state: State, request_id: str) -> State:
+    """The test of this command was begun."""
+    begun = tuple(evolve(one, is_sent=True) if one.accepted.request_id == request_id else one for one in state.commands)
+    return evolve(state, commands=begun)
 
 
 def _halt(state: State, event: CommandAccepted, halt: Halt) -> State:

@@ -25,6 +25,7 @@ from prime_train.supervise.core.state import (
 from prime_train.supervise.watches.hang.silence_limits import shift_time
 
 ATTEMPTS_KEPT = 100
+GPUS_KEPT = 64  # of one machine
 ANSWERS_KEPT = 1000  # of requests; a writer repeats one within minutes
 SERVED_S = 600.0  # a service that answered for this long counts as progress, even if it fails later
 # `timeout` and some schedulers signal the process and its group: one request that arrives twice.
@@ -48,6 +49,14 @@ def fold_supervisor(state: State, record: Record) -> State:
             return evolve(state, damage=what)
         case events.GpuLeftOut(gpu=gpu):
             return evolve(state, left_out=tuple(sorted({*state.left_out, gpu})))
+        case events.GpuReturned(gpu=gpu):
+            kept = tuple(one for one in state.left_out if one != gpu)
+            return evolve(state, left_out=kept, gpu_failures=tuple(one for one in state.gpu_failures if one[0] != gpu))
+        case events.GpuTestBegun(request_id=request_id):
+            return fold_commands.mark_test(state, request_id)
+        case events.GpuTested() as event:
+            tests = (*(one for one in state.gpu_tests if one.gpu != event.gpu), event)
+            return evolve(state, gpu_tests=tests[-GPUS_KEPT:])
         case events.AlarmRaised() as event:
             return _raise_alarm(state, event, record.time_s)
         case events.AlarmCleared(watch=watch, name=name, subject=subject):

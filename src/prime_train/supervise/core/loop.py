@@ -104,7 +104,7 @@ class _Supervision:
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._attempts = Attempts(run, run_dir, program, policy, self._journal, self._services, self._children, secrets)
         self._requests = RequestReader(run_dir, own_identity())
-        self._answers = Answers(run, run_dir, program)
+        self._answers = Answers(run, run_dir, program, self._services.list_gpus)
         self._clock = Clock()
         self._foreign_children = process.list_own_children()
 
@@ -160,6 +160,9 @@ class _Supervision:
             case actions.AskSave(attempt=attempt, reason=reason):
                 self._journal.append(events.SignalSent(attempt, "save_requested", reason))
                 self._run_dir.save_request(attempt).touch()
+            case actions.StartGpuTest(request_id=request_id, gpus=gpus):
+                self._journal.append(events.GpuTestBegun(request_id, gpus))
+                self._services.test_gpus(request_id, gpus)
             case actions.AnswerCommand(answer=answer):
                 self._journal.append(answer)
             case actions.Pause(reason=reason, saves=saves):

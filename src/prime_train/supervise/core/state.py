@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 from prime_train.events import (
     AlarmRaised,
     CommandAccepted,
+    GpuTested,
     HangFound,
     Measured,
     Record,
@@ -21,6 +22,7 @@ from prime_train.supervise.watches.hang.silence_limits import Learned
 Value = TypeVar("Value")
 
 STOP_COMMAND = "prime-train stop"
+CPU = "cpu"  # stands for a GPU in the tests of a machine without one
 ASKERS = ("SIG", STOP_COMMAND)  # how StopAsked.by begins, unless an alarm pauses the run
 
 
@@ -132,7 +134,7 @@ class OpenCommand:
 
     accepted: CommandAccepted
     attempt: int  # the newest one at that time
-    is_sent: bool = False  # the trainer was asked
+    is_sent: bool = False  # the trainer was asked, or the test was begun
 
 
 @dataclass(frozen=True)
@@ -249,6 +251,7 @@ class State:
     # A GPU that failed stays at fault, so neither another attempt nor another supervisor forgets it.
     gpu_failures: tuple[tuple[str, int], ...] = ()  # UUID and attempt: a fault of this GPU ended this attempt
     left_out: tuple[str, ...] = ()  # UUIDs of GPUs that are not used any more
+    gpu_tests: tuple[GpuTested, ...] = ()  # the latest of each GPU
     micro_batch: int | None = None  # smaller than the config's, because memory ran out
     shrunk_after: int = 0  # the attempt whose out-of-memory end led to that micro-batch
     launched: bool = False  # this supervisor has launched an attempt

@@ -19,12 +19,14 @@ from prime_train.supervise.core import actions
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.policy import Policy, decide
 from prime_train.supervise.core.state import State
+from prime_train.supervise.launch.program import Role
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 from tests.fakes.supervisor import fake_run
 
 POLICY = Policy(backoff_s=0.0, backoff_max_s=0.0)
 STOP = "stop"
-COMMANDS = ("pause", "resume", "checkpoint", "go_back", STOP)
+COMMANDS = ("pause", "resume", "checkpoint", "go_back", "drain", "test", "return")
+GPUS = (("0", "GPU-0"), ("1", "GPU-1"), ("2", "GPU-2"))
 
 
 @dataclass
@@ -37,6 +39,8 @@ class World:
     saved: list[int] = field(default_factory=list)
     now_s: float = 0.0
     asked: int = 0
+    used: tuple[str, ...] = ()  # by the live attempt
+    testing: tuple[str, tuple[str, ...]] = ("", ())
 
     def write(self, event: Event) -> None:
         self.now_s += 1.0
@@ -58,6 +62,10 @@ class World:
                     self.write(events.SignalSent(attempt, "stop_requested", reason))
                 case actions.AskSave(attempt=attempt, reason=reason):
                     self.write(events.SignalSent(attempt, "save_requested", reason))
+                case actions.StartGpuTest(request_id=request_id, gpus=gpus):
+                    assert self.state.live is None or not set(gpus) & set(self.used)
+                    self.write(events.GpuTestBegun(request_id, gpus))
+                    self.testing = (request_id, gpus)
                 case actions.AnswerCommand(answer=answer):
                     self.write(answer)
                 case actions.Close(state=end, exit_code=code, reason=reason):
@@ -73,6 +81,7 @@ class World:
     def launch(self, attempt: int) -> None:
         if step := self.state.go_back_to:
             self.saved = [one for one in self.saved if one <= step]
+        self.used = tuple(gpu for _, gpu in GPUS if gpu not in self.state.left_out)
         self.write(events.LaunchAsked(attempt, max(self.saved, default=0)))
 
     def give(self, command: str) -> None:
@@ -80,8 +89,12 @@ class World:
             self.write(events.StopAsked("prime-train stop"))
             return
         self.asked += 1
-        step = {"step": self.saved[0]} if command == "go_back" and self.saved else {}
-        request = Request(COMMAND_REQUESTED, f"id-{self.asked}", {"command": command, "by": "a@b", **step})
+        body: dict[str, Any] = {"command": command, "by": "a@b"}
+        if command == "go_back" and self.saved:
+            body["step"] = self.saved[0]
+        if command in ("drain", "test", "return"):
+            body["gpus"] = [GPUS[self.asked % len(GPUS)][1]]
+        request = Request(COMMAND_REQUESTED, f"id-{self.asked}", body)
         for event in list(answer_command(request, self.scene())):
             self.write(event)
 
@@ -92,8 +105,14 @@ class World:
             saves_by_file=True,
             knows_checkpoints=lambda *_: True,
             checkpoints=lambda *_: found,
+            roles=lambda *_: (Role("trainer", 1),),
         )
-        return CommandScene(self.state, fake_run(self.tmp, 10**6), RunDir(self.tmp), program)
+        return CommandScene(self.state, fake_run(self.tmp, 10**6), RunDir(self.tmp), program, lambda: GPUS)
+
+    def finish_test(self) -> None:
+        (request_id, gpus), self.testing = self.testing, ("", ())
+        for gpu in gpus:
+            self.write(events.GpuTested(request_id, gpu, True, "right", 1.0))
 
     def step(self) -> None:
         live = self.state.live
@@ -135,7 +154,7 @@ def final_answers(world: World) -> dict[str, list[str]]:
     return found
 
 
-MOVES = st.lists(st.sampled_from((*COMMANDS[:4], "step", "save", "stopped", "stopped", "crash")), max_size=40)
+MOVES = st.lists(st.sampled_from((*COMMANDS, "step", "save", "stopped", "stopped", "crash", "tested")), max_size=40)
 
 
 @given(MOVES, st.booleans())
@@ -143,7 +162,8 @@ def test_every_command_is_answered_and_a_paused_run_stays_paused(
     tmp_path_factory: Any, moves: list[str], stops: bool
 ) -> None:
     world = opened(tmp_path_factory.getbasetemp() / "run")
-    for move in [*moves, *([STOP] if stops else ["pause"]), "stopped"]:
+    # Two tests at most wait for each other by then: those of drains and of GPUs that are left out.
+    for move in [*moves, *([STOP] if stops else ["pause"]), "stopped", *["tested"] * len(moves)]:
         if world.state.closed:
             break
         match move:
@@ -153,6 +173,8 @@ def test_every_command_is_answered_and_a_paused_run_stays_paused(
                 world.save()
             case "stopped":
                 world.end(move)
+            case "tested":
+                world.finish_test()
             case "crash":
                 world.step()
                 world.save()  # each attempt makes progress, so the run is not given up
@@ -239,6 +261,41 @@ def test_a_stop_during_a_pause_is_no_second_stop_and_waits_for_the_save(tmp_path
     world.end("stopped")
     world.settle()
     assert (world.state.state, world.saved) == ("stopped", [1])
+
+
+def test_a_drained_gpu_is_tested_when_its_attempt_has_ended_and_the_run_goes_on(tmp_path: Any) -> None:
+    world = opened(tmp_path)
+    world.step()
+    world.give("drain")
+    world.settle()
+    assert not any(world.testing)
+    world.end("stopped")
+    world.settle()
+    drained = GPUS[1][1]
+    assert world.testing == ("id-1", (drained,))
+    assert [*world.used] == ["GPU-0", "GPU-2"]
+    assert (world.state.attempt_number, world.state.restarts) == (2, 0)
+    assert final_answers(world) == {"id-1": ["accepted"]}
+    world.finish_test()
+    world.settle()
+    assert final_answers(world) == {"id-1": ["accepted", "done"]}
+
+
+def test_a_gpu_that_is_given_back_is_not_left_out_for_its_old_failures(tmp_path: Any) -> None:
+    world = opened(tmp_path)
+    for attempt in (1, 2):
+        world.step()
+        world.save()
+        where = ("it is lost", "a riser", "reseat it", "GPU-0", 0)
+        world.write(events.AlarmRaised(attempt, "gpu", "gpu_lost", "GPU 0", "restart", "hardware", *where))
+        world.end("crash")
+        world.write(events.AlarmCleared(attempt, "gpu", "gpu_lost", "GPU 0"))
+        if attempt == 1:
+            world.settle()
+    world.write(events.GpuLeftOut("GPU-0", "two attempts"))
+    world.write(events.GpuReturned("GPU-0", "by a@b"))
+    world.settle()
+    assert (world.state.left_out, world.used) == ((), ("GPU-0", "GPU-1", "GPU-2"))
 
 
 def test_another_supervisor_does_not_inherit_a_pause(tmp_path: Any) -> None:
