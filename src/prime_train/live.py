@@ -33,6 +33,8 @@ STOP = "stop"  # a file: the supervisor asks for a save and the end
 STOP_AT = "stop_at"  # a file: the step after which all ranks of this machine stop
 PLANS_ENV = "PRIME_TRAIN_PLANS"  # the folder of the plans of this run
 APPLIED_ENV = "PRIME_TRAIN_APPLIED"  # a file: the steps at which earlier attempts put them in force
+SAVE = "save"  # a file: the supervisor asks for a checkpoint; rank 0 removes it
+SAVE_AT = "save_at"  # a file: the step after which all ranks of this machine save
 RESUME = "resume"  # a file: the path of the checkpoint to resume from
 MANIFEST = "COMPLETE.json"
 
@@ -53,6 +55,9 @@ class _Lines:
 
     def __init__(self, folder: Path) -> None:
         self.stop, self.stop_at, self.resume = folder / STOP, folder / STOP_AT, folder / RESUME
+        self.save, self.save_at = folder / SAVE, folder / SAVE_AT
+        self.planned_at = self.saved_at = -1  # the step that this rank chose for the latest save, and its latest save
+        self.listens_to_saves = False
         self.newest = 0
         self._first: tuple[float, int] | None = None  # monotonic seconds, step
         self.looked_s = -math.inf
@@ -283,6 +288,59 @@ def should_stop() -> bool:
     if lines.stops:
         lines.flush()
     return lines.stops
+
+
+def should_save() -> bool:
+    """Whether to save a checkpoint now and go on. All ranks get True at the same step. Call it once after each `step`.
+
+    The ranks agree as those of `should_stop` do. Those of JAX do not: there each call returns False.
+    """
+    lines = _lines
+    if lines is None or (_ask_all is not None and _world != "1"):
+        return False
+    if not lines.listens_to_saves:  # without this line the supervisor refuses to ask
+        lines.listens_to_saves = True
+        lines.write(saves=True)
+    if _world == "1":
+        saves = _take(lines.save)
+    elif _spans_machines():
+        saves = _agree(_take(lines.save))
+    else:
+        saves = _saves_with_others(lines)
+    if saves:
+        lines.flush()
+    return saves
+
+
+def _take(request: Path) -> bool:
+    """Whether there is a request. Its file is removed, so that it is met once."""
+    try:
+        request.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _saves_with_others(lines: _Lines) -> bool:
+    """Rank 0 writes down a step that no rank has reached; each rank saves after it, once."""
+    # The step of the request before must lie so far back that every rank has passed it.
+    ahead_steps = lines.choose_last_step() - lines.newest
+    if _rank == "0" and lines.newest > lines.planned_at + ahead_steps and lines.save.exists():
+        try:
+            _write_whole(lines.save_at, str(lines.newest + ahead_steps))
+        except OSError:
+            return False  # the next step tries again
+        lines.planned_at = lines.newest + ahead_steps
+        _take(lines.save)
+    try:
+        with lines.save_at.open(encoding="utf-8") as file:
+            at_step = int(file.read(20))
+    except (OSError, ValueError):
+        return False
+    if at_step <= lines.saved_at or lines.newest < at_step:
+        return False
+    lines.saved_at = at_step
+    return True
 
 
 def _stops_with_others(lines: _Lines) -> bool:

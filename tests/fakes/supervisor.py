@@ -3,13 +3,14 @@
 python supervisor.py RUN_DIR BEHAVIOUR [key=value...]       policy values as policy.NAME=VALUE
 
 With alarm=ANSWER a watch finds the first attempt at fault before any process of it has been started.
+With gpus=N it knows so many GPUs.
 With engine=BEHAVIOUR port=N it has a service beside the trainer (engine.py), or alone where BEHAVIOUR is "none".
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -103,6 +104,24 @@ class Early:
         """There is nothing to end."""
 
 
+@dataclass(slots=True)
+class FakeGpus(Early):
+    """A watch that knows some GPUs, and is content with them."""
+
+    count: int = 0
+    has_looked: bool = True
+
+    def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
+        del state, now_s
+        return ()
+
+    def remaining(self, out: Collection[str]) -> tuple[str, ...]:
+        return tuple(f"GPU-{number}" for number in range(self.count) if f"GPU-{number}" not in out)
+
+    def numbers(self, uuids: Collection[str]) -> tuple[str, ...]:
+        return tuple(str(number) for number in range(self.count) if f"GPU-{number}" in uuids)
+
+
 def main() -> None:
     path, behaviour, *pairs = sys.argv[1:]
     run_dir = RunDir(Path(path))
@@ -114,7 +133,9 @@ def main() -> None:
     policy = replace(policy, stops_by_file=program.stops_by_file)
     answer: Answer | None = next((ANSWERS[pair] for pair in options if pair in ANSWERS), None)
     watch_runner.LOOK_EVERY_S = 0.0  # else whether it looks between a launch and a start is a matter of chance
-    watches = RunningWatches(others=(Early(answer),) if answer is not None else ())
+    count = next((int(pair.removeprefix("gpus=")) for pair in options if pair.startswith("gpus=")), 0)
+    gpus = FakeGpus("note", count=count) if count else None
+    watches = RunningWatches(gpu=gpus, others=(Early(answer),) if answer is not None else ())
     try:
         with hold_run(run_dir) as lock:
             run = fake_run(run_dir.path, max_steps)

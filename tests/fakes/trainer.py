@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,6 +68,12 @@ class Fake:
         self.log.append(Progress(self.attempt, self.step, 5.0 / self.step, 1000.0, self.step * 64))
         if self.step % int(self.number("save_every", 10)) == 0:
             self.save()
+
+    def takes_save_request(self) -> bool:
+        with suppress(FileNotFoundError):
+            self.run_dir.save_request(self.attempt).unlink()
+            return True
+        return False
 
     def asked_to_stop(self) -> bool:
         return bool(self.stop_signal) or self.run_dir.stop_request(self.attempt).exists()
@@ -125,6 +132,8 @@ def main(misbehave: Callable[[Fake, str], None] = misbehave) -> None:
         if fake.step >= at_step and not first_only:
             misbehave(fake, behaviour)
         fake.take_step()
+        if fake.takes_save_request():
+            fake.save()
     fake.save()
     log.append(TrainerFinished(fake.attempt, fake.step, 0.1, str(run_dir.checkpoint(fake.step))))
 

@@ -25,6 +25,8 @@ class HuggingFaceLive(TrainerCallback):
         if live.should_stop():
             control.should_save = True
             control.should_training_stop = True
+        elif live.should_save():
+            control.should_save = True
         # Transformers 5.24 evaluates before it saves, and its own callback, which comes first, has set both by now.
         if control.should_save and not control.should_evaluate:
             live.phase("checkpoint")

@@ -30,9 +30,11 @@ class _Reports:
         self._step = trainer.global_step
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         live.step(self._step, loss=loss)
-        if live.should_stop() and not trainer.should_stop:
+        stops, saves = live.should_stop(), live.should_save()
+        if (stops or saves) and not trainer.should_stop:
             live.phase("checkpoint")
             trainer.save_checkpoint(name_checkpoint(trainer))
+        if stops and not trainer.should_stop:
             # A minimum is about early stopping: lightning 2.6 trains on until it is met.
             trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = 0
             trainer.should_stop = True

@@ -41,10 +41,13 @@ _COMMANDS = {
     "monitor": "Poll a run on spot machines, and resume it if it is dead.",
     "set": "Change settings of a run while it trains.",
     "stop": "Save a checkpoint, end a run and wait for its end.",
+    "pause": "Save a checkpoint and free the GPUs, until resume.",
+    "resume": "Go on with a paused run, or back to a checkpoint.",
+    "gpu": "GPUs of a run: drain, test, return.",
     "report": "Rewrite report.md and the plots of a run.",
     "profile": "Where the time of a few steps goes, and what to change.",
     "diagnose": "The root cause in any log files.",
-    "ckpt": "Checkpoints: list, verify, prune, compress, restore, to-hf, consolidate.",
+    "ckpt": "Checkpoints: list, now, verify, prune, compress, restore, to-hf, consolidate.",
     "backup": "Copies of checkpoints in a bucket: configure, push, pull, prune, verify, status.",
     "schema": "Config schemas: export and import.",
     "config": "Show, compare, save and restore configs, also those of runs.",
@@ -58,11 +61,16 @@ _COMMANDS = {
 
 # Commands with a package of their own, whose module is `command`.
 _ROOMS = {"config", "data", "estimate", "init", "lint", "profile", "run", "runs"}
-_BESIDE = {"compare": "runs.compare", "set": "control.set"}  # a second command in such a package
+_BESIDE = {  # other commands in such a package
+    "compare": "runs.compare",
+    "set": "control.set",
+    "pause": "control.pause",
+    "resume": "control.resume",
+    "gpu": "control.gpu",
+}
 
 # Words that other programs use for what a command here does.
 _OTHER_WORDS = {
-    "resume": ("run CONFIG", "the command that started a run resumes it"),
     "restart": ("run CONFIG", "the command that started a run resumes it"),
     "start": ("run CONFIG", "`run` starts a run, and resumes it"),
     "train": ("run CONFIG", "`run` trains"),

@@ -1,4 +1,4 @@
-"""`prime-train ckpt`: lists, verifies, prunes, packs, restores and exports the checkpoints of a run.
+"""`prime-train ckpt`: lists, asks for, verifies, prunes, packs, restores and exports the checkpoints of a run.
 
 A command imports what the list does not need, because start-up is a fifth of a list of 30,000 checkpoints.
 """
@@ -17,6 +17,7 @@ import typer
 
 from prime_train.checkpoints.packing import packing_plan
 from prime_train.cli import ckpt_convert
+from prime_train.cli.control.command import Timeout, Why, give_command
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
 from prime_train.cli.terminal.output import print_json, print_table, show_bytes
 from prime_train.core.errors import ExitCode
@@ -58,6 +59,19 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
         print_table(rows, ("STEP", "SIZE", "AGE", ""), program.describe_search(spec, run_dir))
         if beside := checkpoints.beside_rows(others):
             print_table(beside, ("BESIDE", "SIZE", ""), "")
+
+
+@app.command("now")
+def now(run: RunName, why: Why = "", timeout_s: Timeout = None, _no_color: NoColor = False) -> None:
+    """Save a checkpoint after the next step, and train on. The run must be supervised.
+
+    Examples:
+
+      prime-train ckpt now quickstart
+
+      prime-train ckpt now quickstart --why "before the disk is moved"
+    """
+    typer.echo(give_command(run, "checkpoint", why, timeout_s).what)
 
 
 @app.command("verify")

@@ -90,6 +90,10 @@ class RunDir:
         """The changes of settings that earlier attempts had put in force, with their steps."""
         return self.attempt(attempt) / "applied_settings.json"
 
+    def save_request(self, attempt: int) -> Path:
+        """If this file exists, the trainer removes it, and saves a checkpoint after its next step."""
+        return self.attempt(attempt) / "save_requested"
+
     def rendezvous(self, attempt: int) -> Path:
         """The file through which the processes of an attempt find each other."""
         return self.attempt(attempt) / "rendezvous"

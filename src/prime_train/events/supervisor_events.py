@@ -58,7 +58,7 @@ class HangFound:
 class SignalSent:
     kind: ClassVar[str] = "signal_sent"
     attempt: int
-    signal: str  # "stop_requested" (the file), "SIGTERM", "SIGKILL"
+    signal: str  # "stop_requested" and "save_requested" (the files), "SIGTERM", "SIGKILL"
     reason: str
 
 
@@ -103,7 +103,7 @@ class RequestAnswered:
     kind: ClassVar[str] = "request_answered"
     request_id: str
     request: str  # its kind: "settings_requested", "command_requested"
-    outcome: str  # "accepted", "done" or "refused"
+    outcome: str  # "accepted", "done", "refused"; "failed" = it was accepted, and could not be done
     what: str
     why: str = ""
     fix: str = ""
@@ -119,6 +119,19 @@ class SettingsAccepted:
     values: tuple[str, ...]  # "optim.lr = 0.0002"
     by: str
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAccepted:
+    """A person's command that the supervisor carries out. RequestAnswered with the same id says how it ended."""
+
+    kind: ClassVar[str] = "command_accepted"
+    request_id: str
+    command: str  # "pause", "resume", "checkpoint", "go_back", "drain", "test", "return"
+    by: str  # USER@HOST
+    step: int = 0  # "go_back": to the checkpoint of this step. "checkpoint": one after this step is the answer
+    why: str = ""
+    gpus: tuple[str, ...] = ()  # UUIDs; "cpu" is the stand-in of a machine without GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +171,7 @@ SupervisorEvent = (
     | RequestRefused
     | RequestAnswered
     | SettingsAccepted
+    | CommandAccepted
     | ClockJumped
     | EventsDamaged
     | RunClosed

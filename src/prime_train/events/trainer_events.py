@@ -169,6 +169,14 @@ class StopListened:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveListened:
+    """The trainer looks for requests to save a checkpoint and go on."""
+
+    kind: ClassVar[str] = "save_listened"
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerFailed:
     """The trainer's report of its own failure. `cause_class` "config", "disk" and "env" are not retried."""
 
@@ -229,6 +237,7 @@ TrainerEvent = (
     | CheckpointUnreadable
     | StopListened
     | SettingsApplied
+    | SaveListened
     | TrainerFailed
     | TrainerStopped
     | TrainerFinished

@@ -156,11 +156,39 @@ class CheckpointRestored:
 
 @dataclass(frozen=True, slots=True)
 class GpuLeftOut:
-    """Two attempts failed on this GPU, so this run does not use it again."""
+    """Two attempts failed on this GPU, or a person drained it: the next attempts do not use it."""
 
     kind: ClassVar[str] = "gpu_left_out"
     gpu: str  # its UUID
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReturned:
+    """A person gave the GPU back to the run: the next attempt may use it, and its failures are forgotten."""
+
+    kind: ClassVar[str] = "gpu_returned"
+    gpu: str  # its UUID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTestBegun:
+    kind: ClassVar[str] = "gpu_test_begun"
+    request_id: str  # of the command
+    gpus: tuple[str, ...]  # UUIDs; "cpu" is the stand-in of a machine without GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTested:
+    """The product, the copies and the all-reduce of one GPU were compared with known results."""
+
+    kind: ClassVar[str] = "gpu_tested"
+    request_id: str
+    gpu: str
+    passed: bool
+    what: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +228,9 @@ WatchEvent = (
     | BackupFlushBegun
     | CheckpointRestored
     | GpuLeftOut
+    | GpuReturned
+    | GpuTestBegun
+    | GpuTested
     | CheckpointSetAside
     | BatchShrunk
 )

@@ -54,6 +54,7 @@ class BaseProgram:
     stop_signal: str = "SIGTERM"
     stops_workers: bool = False
     stops_after_save: bool = False
+    saves_by_file: bool = False
     is_mute: bool = False
     must_stay: bool = False
     reports: bool = False

@@ -42,6 +42,7 @@ class Bundled(RunTomlProgram):
 
     name: str = "bundled"
     stops_by_file: bool = True
+    saves_by_file: bool = True
     reports: bool = True
     shrinks: bool = True
     keeps_hashes: bool = True

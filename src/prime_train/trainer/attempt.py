@@ -55,6 +55,15 @@ class Attempt:
         if self.rank == 0:
             self.events.append(event)
 
+    def take_save_request(self) -> bool:
+        """Whether a save is requested. Rank 0 removes the file and tells the others, so one request is one save."""
+        if self.rank != 0:
+            return False
+        with suppress(OSError):
+            self.run_dir.save_request(self.number).unlink()
+            return True
+        return False
+
 
 def read_run(run_dir: RunDir) -> RunSpec:
     """The run of a directory, from resolved.json. Raises UserError."""

@@ -30,11 +30,16 @@ COMMANDS = (
         "monitor",
         "set",
         "stop",
+        "pause",
+        "resume",
+        "gpu drain",
+        "gpu test",
+        "gpu return",
         "report",
         "profile",
         "diagnose",
     ),
-    *("ckpt list", "ckpt verify"),
+    *("ckpt list", "ckpt now", "ckpt verify"),
     *("backup push", "backup pull", "backup prune", "backup verify", "backup status", "backup configure"),
     "schema export",
     *("config show", "config diff", "config save", "config list", "config history", "config restore"),
@@ -127,7 +132,7 @@ def test_a_wrong_command_line_is_usage(arguments: tuple[str, ...], tmp_path: Pat
     assert "Usage: prime-train" in done.stderr
 
 
-@pytest.mark.parametrize(("word", "meant"), [("resume", "run CONFIG"), ("list", "status"), ("new", "init")])
+@pytest.mark.parametrize(("word", "meant"), [("restart", "run CONFIG"), ("list", "status"), ("new", "init")])
 def test_a_word_of_other_programs_gets_the_command_that_does_it(word: str, meant: str, tmp_path: Path) -> None:
     done = prime_train(word, "something", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 from dataclasses import replace
@@ -17,7 +18,7 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
-from prime_train.events import Evaluated, TrainerFailed, TrainerFinished, TrainerStarted
+from prime_train.events import CheckpointSaved, Evaluated, TrainerFailed, TrainerFinished, TrainerStarted
 from prime_train.programs import bundled
 from prime_train.programs.bundled import needs
 from prime_train.supervise.launch import environment
@@ -75,6 +76,32 @@ def test_loss_is_that_of_one_process(
     started = [event for event in tiny.events(run_dir) if isinstance(event, TrainerStarted)]
     assert sorted(event.rank for event in started) == list(range(processes))
     assert sum(isinstance(event, TrainerFinished) for event in tiny.events(run_dir)) == 1
+
+
+def test_a_requested_checkpoint_is_saved_after_the_next_step_by_every_rank_and_changes_nothing(
+    texts: Path, tmp_path: Path
+) -> None:
+    asked = tiny.run_spec(
+        texts,
+        parallel=spec.Parallel(processes=2),
+        batch=spec.Batch(micro_batch=2),
+        checkpoint=spec.Checkpoint(interval_steps=None, keep_last=9),
+    )
+    plain, saving = tiny.prepare(tmp_path / "plain", asked), tiny.prepare(tmp_path / "saving", asked)
+    saving.attempt(1).mkdir(parents=True)
+    saving.save_request(1).touch()
+    for run_dir in (plain, saving):
+        code, output = tiny.train(run_dir, processes=2)
+        assert code == 0, output
+    last = asked.run.max_steps
+    assert [event.step for event in tiny.events(saving) if isinstance(event, CheckpointSaved)] == [1, last]
+    assert not saving.save_request(1).exists()
+    assert [line["loss"] for line in tiny.metrics(saving)] == [line["loss"] for line in tiny.metrics(plain)]
+    # Both ranks wrote their part: the attempt after it goes on from there, on both.
+    shutil.rmtree(saving.checkpoint(last))
+    code, output = tiny.train(saving, number=2, resume_step=1, processes=2)
+    assert code == 0, output
+    assert tiny.metrics(saving)[-1]["loss"] == tiny.metrics(plain)[-1]["loss"]
 
 
 def test_nothing_listens_where_others_reach_it(texts: Path, tmp_path: Path) -> None:

@@ -164,6 +164,40 @@ def test_all_ranks_stop_at_the_same_step(order: list[int], asked_at: int, tmp_pa
     assert stopped[0] == stopped[1]
 
 
+def test_one_process_saves_once_for_each_request(tmp_path: Path) -> None:
+    with supervised(tmp_path):
+        assert not live.should_save()
+        for _ in range(2):
+            (tmp_path / "save").touch()
+            assert [live.should_save(), live.should_save()] == [True, False]
+    assert any(line.saves for line in LiveLines(tmp_path).take())
+
+
+@given(order=st.lists(st.sampled_from([0, 1]), max_size=80), asked_at=st.sets(st.integers(0, 60), min_size=1))
+def test_all_ranks_save_at_the_same_steps(order: list[int], asked_at: set[int], tmp_path_factory: Any) -> None:
+    """Two ranks that synchronise their gradients: neither begins step n + 2 before the other has done step n."""
+    folder = tmp_path_factory.mktemp("live")
+    lines = [live._Lines(folder), live._Lines(folder)]
+    saved: list[list[int]] = [[], []]
+
+    def do_step(rank: int) -> None:
+        if lines[rank].newest > lines[1 - rank].newest:
+            return
+        lines[rank].newest += 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(live, "_rank", str(rank))
+            if live._saves_with_others(lines[rank]):
+                saved[rank].append(lines[rank].newest)
+
+    for turn, rank in enumerate([*order, *([0, 1] * 60)]):
+        if turn in asked_at:
+            (folder / "save").touch()
+        do_step(rank)
+    assert saved[0]
+    assert saved[0] == saved[1]
+    assert not (folder / "save").exists()
+
+
 def test_ranks_on_several_machines_ask_all(monkeypatch: Any, tmp_path: Path) -> None:
     asked: list[bool] = []
 

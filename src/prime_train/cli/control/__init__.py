@@ -1,1 +1,1 @@
-"""Changes a run that trains: `set`."""
+"""Commands to a run that is supervised: each is a request with an id, and the supervisor's events are its answer."""

@@ -40,6 +40,7 @@ class LiveLine(NamedTuple):
     listens: bool = False  # it looks for a request to stop
     settings: int | None = None  # a version of the settings that it takes, on all ranks
     first: int | None = None  # the first step with it
+    saves: bool = False  # it looks for requests to save
 
 
 def parse_live_line(line: bytes, rank: int) -> LiveLine | None:
@@ -69,6 +70,7 @@ def parse_live_line(line: bytes, rank: int) -> LiveLine | None:
         listens=values.get("listens") is True,
         settings=to_count(values.get("settings")),
         first=to_count(values.get("first")),
+        saves=values.get("saves") is True,
     )
 
 

@@ -19,7 +19,7 @@ from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import SeenPaths
 from prime_train.core.plans import read_plan
 from prime_train.core.rundir import RunDir
-from prime_train.events import CheckpointUnreadable, Phase, Progress, SettingsApplied, StopListened
+from prime_train.events import CheckpointUnreadable, Phase, Progress, SaveListened, SettingsApplied, StopListened
 from prime_train.programs.command.files import GrowingFile
 from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.judge import EndRules, SeenEnd, judge_end
@@ -65,7 +65,7 @@ class CommandObserver(LogObserver):
         self._lines = LogProgress(self._trainer.lines, phases, self._target)
         self._files = ProgressFiles(self._trainer)
         self._live = LiveLines(live_folder(run_dir, attempt))
-        self._listens = False
+        self._listens = self._listens_to_saves = False
         self._seen = SeenCheckpoints()
         self._whole: dict[SeenPaths, SavedCheckpoint] = {}  # judged once: there may be hundreds
         self._step, self._reported_step = 0, 0
@@ -90,6 +90,8 @@ class CommandObserver(LogObserver):
             self._take_live(line)
         if self._is_stopping and self._listens:
             self._ask_stop()
+        if self._listens_to_saves:
+            self._pass_save_on()
         if is_last:
             self._take(self._lines.finish())
         if is_last or now_s - self._looked_s >= _LOOK_AROUND_S:
@@ -149,6 +151,9 @@ class CommandObserver(LogObserver):
             self._log.append(StopListened(self._attempt))
         if line.settings and line.first and line.rank == 0:
             self._report_settings(line.settings, line.first)
+        if line.saves and not self._listens_to_saves:
+            self._listens_to_saves = True
+            self._log.append(SaveListened(self._attempt))
         if line.total:
             self._target = self._total = line.total
         self._reports_finish = self._reports_finish or line.finished
@@ -168,6 +173,11 @@ class CommandObserver(LogObserver):
         """Create the file that should_stop() looks for. Without it the trainer gets SIGTERM after its grace."""
         with suppress(OSError):
             (self._live.folder / live.STOP).touch()
+
+    def _pass_save_on(self) -> None:
+        """Give the file of a request to save the place where should_save() looks for it."""
+        with suppress(OSError):
+            self._run_dir.save_request(self._attempt).rename(self._live.folder / live.SAVE)
 
     def _enter(self, phase: str, detail: str, limit_s: float = 0.0) -> None:
         """Report a phase that is slow on purpose, once until the next step. `limit_s`: 0 where it is not known."""

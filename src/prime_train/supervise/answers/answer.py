@@ -9,17 +9,23 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, RequestAnswered
 from prime_train.spec import RunSpec
+from prime_train.supervise.answers.commands import CommandScene, ListGpus, answer_command
 from prime_train.supervise.answers.settings import SettingsChecked, SettingsRequests
 from prime_train.supervise.core.state import State
-from prime_train.supervise.processes.requests import SETTINGS_REQUESTED, Request
+from prime_train.supervise.launch.program import Program
+from prime_train.supervise.processes.requests import COMMAND_REQUESTED, SETTINGS_REQUESTED, Request
 
 
 class Answers:
     """Answers the requests to one supervisor."""
 
-    def __init__(self, run: RunSpec, run_dir: RunDir, inbox: SimpleQueue[object]) -> None:
+    def __init__(
+        self, run: RunSpec, run_dir: RunDir, program: Program, list_gpus: ListGpus, inbox: SimpleQueue[object]
+    ) -> None:
         self._run = run
         self._run_dir = run_dir
+        self._program = program
+        self._list_gpus = list_gpus
         self._settings = SettingsRequests(run_dir, inbox)
 
     def answer(self, request: Request, state: State) -> Iterator[Event]:
@@ -29,10 +35,13 @@ class Answers:
         """
         if request.kind == SETTINGS_REQUESTED:
             yield from self._settings.take(request, state)
-            return
-        what = f"the supervisor of {state.run} answers no {request.kind}"
-        why = "no module of this prime-train answers it"
-        yield RequestAnswered(request.id, request.kind, "refused", what, why, "install one prime-train everywhere")
+        elif request.kind == COMMAND_REQUESTED:
+            scene = CommandScene(state, self._run, self._run_dir, self._program, self._list_gpus)
+            yield from answer_command(request, scene)
+        else:
+            what = f"the supervisor of {state.run} answers no {request.kind}"
+            why = "no module of this prime-train answers it"
+            yield RequestAnswered(request.id, request.kind, "refused", what, why, "install one prime-train everywhere")
 
     def handle_message(self, state: State, message: object) -> Iterator[Event]:
         """The events of a result from the inbox."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prime_train.core.errors import ExitCode
+from prime_train.events import RequestAnswered
 
 
 class Action:
@@ -91,6 +92,29 @@ class AskStop(Action):
 
     attempt: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskSave(Action):
+    """Request that the trainer writes a checkpoint and goes on."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartGpuTest(Action):
+    """Test GPUs that no attempt uses."""
+
+    request_id: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCommand(Action):
+    """Answer a person's command that is over."""
+
+    answer: RequestAnswered
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,16 @@ import time
 from dataclasses import dataclass, field, replace
 
 from prime_train import events
-from prime_train.checkpoints import aside
-from prime_train.core.errors import UNWRITABLE
+from prime_train.checkpoints import aside, in_use
+from prime_train.core import outside
+from prime_train.core.errors import UNWRITABLE, UserError
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.spec import RunSpec
 from prime_train.supervise.core import attempt_end
 from prime_train.supervise.core.journal import Journal
 from prime_train.supervise.core.policy import Policy, compute_backoff_s
+from prime_train.supervise.core.state import Halt
 from prime_train.supervise.evidence.diagnose import EndCause, judge
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.program import Launch, Program, to_json
@@ -31,6 +33,7 @@ from prime_train.supervise.launch.run_directory import (
 from prime_train.supervise.machines.protocol import ROLE as RELAY
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.process import Exited
+from prime_train.supervise.processes.requests import COMMAND_REQUESTED
 from prime_train.supervise.services.services import RunServices
 
 LONG_S = 600.0  # an attempt that lived for so long is no sign of a loop; 144 of them in a day do no harm
@@ -45,10 +48,13 @@ class Launched:
     fruitless: int = 0  # in a row: short, and without a newer complete checkpoint than any before
     best_complete: int = 0
     latest_s: float | None = None
+    halt: Halt | None = None  # that of the last launch for which a person asked
 
 
-def count(launched: Launched, newest_complete: int, now_s: float) -> Launched:
-    """After one more launch, which found `newest_complete` on the disk."""
+def count(launched: Launched, newest_complete: int, now_s: float, halt: Halt | None = None) -> Launched:
+    """After one more launch, which found `newest_complete` on the disk. `halt`: the attempt before ended for it."""
+    if halt is not None and halt != launched.halt:  # a person asked for it, once
+        return Launched(best_complete=newest_complete, latest_s=now_s, halt=halt)
     grew = newest_complete > launched.best_complete
     was_long = launched.latest_s is not None and now_s - launched.latest_s >= LONG_S
     fruitless = 0 if grew or was_long or launched.latest_s is None else launched.fruitless + 1
@@ -84,6 +90,8 @@ class Attempts:
     _launches: tuple[Launch, ...] = ()
     _oom_kills: int = 0  # before the attempt
     _launched: Launched = field(default_factory=Launched)
+    _marks: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _is_protected: bool = False
 
     def may_launch(self) -> bool:
         """Whether the launches before are long enough ago, and the services allow one."""
@@ -94,9 +102,13 @@ class Attempts:
         """Plan the next attempt. Its processes start one by one, because each may wait for the ones before it."""
         # A checkpoint must not be deleted or packed between its choice and the start of the trainer that loads it.
         self.services.hold_checkpoints()
+        set_aside = self._go_back()
+        if set_aside is None:
+            return
         found = self.program.checkpoints(self.run, self.run_dir)
         chosen, rejected = choose_checkpoint(found, self.journal.state.unreadable)
-        self._launched = count(self._launched, chosen, time.monotonic())
+        rejected = (*set_aside, *rejected)
+        self._launched = count(self._launched, chosen, time.monotonic(), self.journal.state.halt)
         if is_spent(self._launched, self.policy):
             raise attempt_end.endless_launches_error(self._launched.fruitless, self.run_dir)
         self.run = apply_micro_batch(self.run, self.run_dir, self.journal.state.micro_batch)
@@ -120,6 +132,39 @@ class Attempts:
         self._oom_kills = attempt_end.count_oom_kills()
         self.services.begin_attempt(self.run, self._launches, attempt, chosen)
 
+    def protect(self) -> None:
+        """Keep the checkpoint to which a person goes back: the save at the end of the attempt may delete old ones."""
+        step = self.journal.state.go_back_to
+        if step and not self._is_protected:
+            self._is_protected = True
+            found = self.program.checkpoints(self.run, self.run_dir)
+            folder = next((one.path for one in found if one.step == step and one.path.is_dir()), None)
+            with contextlib.suppress(OSError):  # a full disk: `_go_back` finds out whether it is still there
+                if folder is not None:
+                    self._marks.enter_context(in_use.using(folder))
+        elif not step and self._is_protected:
+            self._is_protected = False
+            self._marks.close()
+
+    def _go_back(self) -> tuple[str, ...] | None:
+        """Give the checkpoints after the step of a person's choice other names. None if no attempt may start from it.
+
+        Returns which were renamed.
+        """
+        state = self.journal.state
+        if not state.go_back_to:
+            return ()
+        try:
+            text = outside.read_text(self.run_dir.config, outside.CONFIG_BYTES, self.run_dir.path)
+            opened = self.program.open_run(text, self.run, self.run_dir, state.go_back_to)
+        except (UserError, OSError, ValueError) as error:
+            parts = error.parts() if isinstance(error, UserError) else {"what": str(error), "why": "", "fix": ""}
+            asked = [one.accepted.request_id for one in state.commands if one.accepted.command == "go_back"]
+            about = (parts["what"], parts["why"], parts["fix"])
+            self.journal.append(events.RequestAnswered(asked[-1], COMMAND_REQUESTED, "failed", *about))
+            return None
+        return tuple(note for note in opened.notes if "kept as" in note)
+
     def _make_way(self, attempt: int) -> bool:
         """Take broken checkpoints out of the way of a trainer that would load them. Whether that was possible."""
         how = self.program.aside(self.run)
@@ -141,7 +186,8 @@ class Attempts:
         On a new machine the newest events may be missing, so the number of an attempt may have been used, and its
         folder exists.
         """
-        for remains in (self.run_dir.stop_request(attempt), self.run_dir.rendezvous(attempt)):
+        requests = (self.run_dir.stop_request(attempt), self.run_dir.save_request(attempt))
+        for remains in (*requests, self.run_dir.rendezvous(attempt)):
             with contextlib.suppress(OSError):
                 remains.unlink()
 

@@ -58,6 +58,8 @@ def _describe_run(event: Event) -> str:
             return f"no sign of life for {silent_s:.0f} s in phase {phase} (limit {limit_s:.0f} s)"
         case events.SignalSent(signal="stop_requested", reason=reason):
             return f"asked the trainer to checkpoint and stop: {reason}"
+        case events.SignalSent(signal="save_requested", reason=reason):
+            return f"asked the trainer to checkpoint and go on: {reason}"
         case events.SignalSent(signal=signal, reason=reason):
             return f"sent {signal}: {reason}"
         case events.AttemptEnded(attempt=attempt, outcome=outcome, what=what):
@@ -70,12 +72,21 @@ def _describe_run(event: Event) -> str:
             return f"request {outcome}: {what}"
         case events.SettingsAccepted(version=version, values=values, by=by, why=why):
             return f"settings version {version} by {by}: {', '.join(values)}" + (f" ({why})" if why else "")
+        case events.CommandAccepted(command=command, by=by, step=step, why=why, gpus=gpus):
+            named = f"go back to step {step}" if command == "go_back" else " ".join((command, *gpus))
+            return f"{named} asked by {by}" + (f": {why}" if why else "")
         case events.RunClosed(state=state, reason=reason):
             return f"run {state}: {reason}" if reason else f"run {state}"
         case events.ServiceReady(role=role, url=url, waited_s=waited_s):
             return f"{role} answers at {url} after {waited_s:.0f} s"
         case events.GpuLeftOut(gpu=gpu, reason=reason):
             return f"{gpu} is left out where enough others remain: {reason}"
+        case events.GpuReturned(gpu=gpu, reason=reason):
+            return f"{gpu} is used again from the next attempt on: {reason}"
+        case events.GpuTestBegun(gpus=gpus):
+            return f"testing {', '.join(gpus)}"
+        case events.GpuTested(gpu=gpu, passed=passed, what=what, seconds=seconds):
+            return f"{gpu} {'passed' if passed else 'failed'} its test in {seconds:.1f} s: {what}"
         case events.CheckpointSetAside(path=path, problem=problem, to=to, tracked=None):
             return f"{path} is not whole ({problem}): kept as {to}"
         case events.CheckpointSetAside(problem=problem, to=to, tracked=tracked):
@@ -103,6 +114,8 @@ def _describe_trainer(event: Event) -> str:
             return f"settings version {version} in force from step {step} on: {', '.join(values)}"
         case events.StopListened():
             return "the trainer looks for stop requests itself"
+        case events.SaveListened():
+            return "the trainer looks for requests to save"
         case events.StepSkipped(step=step, reason=reason):
             return f"step {step} was skipped: {reason}"
         case events.RolloutsFailed() as e:

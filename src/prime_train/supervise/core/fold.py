@@ -147,6 +147,8 @@ def fold_trainer(state: State, record: Record) -> State:
             return evolve(state, settings_version=newest, settings_applied=applied, max_steps=max_steps)
         case events.StopListened():
             return evolve_live(state, listens=True)
+        case events.SaveListened():
+            return evolve_live(state, saves=True)
         # The first failure in time is the cause; the ranks after it report only the connection that broke.
         case events.TrainerFailed() as event if live.failure is None or _outranks(event, live.failure):
             end = live.trainer_exit or TrainerExit("failed", record.time_s, state.step)

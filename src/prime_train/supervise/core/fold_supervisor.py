@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from prime_train import events
 from prime_train.events import Record
+from prime_train.supervise.core import fold_commands
 from prime_train.supervise.core.state import (
     ASKERS,
     ActiveAlarm,
@@ -24,6 +25,7 @@ from prime_train.supervise.core.state import (
 from prime_train.supervise.watches.hang.silence_limits import shift_time
 
 ATTEMPTS_KEPT = 100
+GPUS_KEPT = 64  # of one machine
 ANSWERS_KEPT = 1000  # of requests; a writer repeats one within minutes
 SERVED_S = 600.0  # a service that answered for this long counts as progress, even if it fails later
 # `timeout` and some schedulers signal the process and its group: one request that arrives twice.
@@ -47,13 +49,24 @@ def fold_supervisor(state: State, record: Record) -> State:
             return evolve(state, damage=what)
         case events.GpuLeftOut(gpu=gpu):
             return evolve(state, left_out=tuple(sorted({*state.left_out, gpu})))
+        case events.GpuReturned(gpu=gpu):
+            kept = tuple(one for one in state.left_out if one != gpu)
+            return evolve(state, left_out=kept, gpu_failures=tuple(one for one in state.gpu_failures if one[0] != gpu))
+        case events.GpuTestBegun(request_id=request_id):
+            return fold_commands.mark_test(state, request_id)
+        case events.GpuTested() as event:
+            tests = (*(one for one in state.gpu_tests if one.gpu != event.gpu), event)
+            return evolve(state, gpu_tests=tests[-GPUS_KEPT:])
         case events.AlarmRaised() as event:
             return _raise_alarm(state, event, record.time_s)
         case events.AlarmCleared(watch=watch, name=name, subject=subject):
             left = (active for active in state.alarms if active.key != (watch, name, subject))
             return evolve(state, alarms=tuple(left))
-        case events.RequestAnswered(request_id=request_id):
-            return evolve(state, answered=(*state.answered, request_id)[-ANSWERS_KEPT:])
+        case events.RequestAnswered() as event:
+            answered = (*(one for one in state.answered if one != event.request_id), event.request_id)
+            return fold_commands.answer(evolve(state, answered=answered[-ANSWERS_KEPT:]), event, record.time_s)
+        case events.CommandAccepted() as event:
+            return fold_commands.accept(state, event, record.time_s)
         case events.SettingsAccepted(version=version):
             return evolve(state, settings_version=max(state.settings_version, version))
         case events.RunClosed() as event:
@@ -73,6 +86,8 @@ def _fold_attempt(state: State, live: Live, record: Record) -> State:
             return evolve_live(state, children=(*live.children, child), last_sign_s=record.time_s)
         case events.HangFound() as event:
             return _plan_kill(state, live, event, record.time_s)
+        case events.SignalSent(signal="save_requested"):  # it ends nothing, and may be repeated
+            return fold_commands.mark_sent(state)
         case events.SignalSent(signal=signal) if signal not in (earlier.signal for earlier in live.sent):
             return evolve_live(state, sent=(*live.sent, Sent(signal, record.time_s)))
         case events.AttemptEnded() as event:
@@ -91,6 +106,8 @@ NOTICES = frozenset({"SIGUSR1", "SIGUSR2", "SIGXCPU"})  # a program sends them, 
 
 
 def _request_stop(state: State, event: events.StopAsked, time_s: float) -> State:
+    if state.halt is not None:  # the end of the run overrules the end of an attempt, and is no second request
+        state = evolve(state, halt=None, go_back_to=0, stop_requested_s=None)
     # A disk that takes no save overrules a stop that waits for one: the wait would end in the same failure.
     if state.stop_requested_s is None or (state.stop_saves and not event.saves):
         return evolve(state, stop_requested_s=time_s, stop_by=event.by, stop_saves=event.saves)
@@ -174,6 +191,9 @@ def _open(state: State, event: events.RunOpened, time_s: float) -> State:
         stop_by="",
         stop_saves=True,
         stop_at_once=False,
+        commands=(),
+        halt=None,  # who gives the command of the run again wants it to train
+        go_back_to=0,
         alarms=(),
         exit_code=None,
         reason="",
@@ -198,8 +218,13 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
         attempts=(*state.attempts, attempt)[-ATTEMPTS_KEPT:],
         live=Live(event.attempt, last_sign_s=time_s, roles=event.roles, services=event.services),
         launched=True,
-        restarts=state.restarts + (before is not None and before.outcome == "failed"),
-        best_complete=max(state.best_complete, step),
+        state="starting" if state.halt is not None else state.state,
+        halt=None,
+        go_back_to=0,
+        # A person's command is no restart after a failure, and later checkpoints that a person gave up are no measure.
+        restarts=state.restarts + (before is not None and before.outcome == "failed" and state.halt is None),
+        fruitless=state.fruitless if state.halt is None else 0,
+        best_complete=step if state.go_back_to else max(state.best_complete, step),
         newest_complete=step,
         rejected=event.rejected,
         saving_step=None,
@@ -228,7 +253,7 @@ def _end_attempt(state: State, live: Live, event: events.AttemptEnded, time_s: f
         retry=event.retry,
         fruitful=fruitful,
     )
-    return evolve(
+    state = evolve(
         state,
         state="recovering" if event.outcome == "failed" else state.state,
         live=None,
@@ -239,6 +264,7 @@ def _end_attempt(state: State, live: Live, event: events.AttemptEnded, time_s: f
         saving_step=None,
         tokens_per_s=None,
     )
+    return fold_commands.end_attempt(state)
 
 
 def _shift_times(state: State, jump_s: float, reported_s: float) -> State:

@@ -106,7 +106,7 @@ class _Supervision:
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._attempts = Attempts(run, run_dir, program, policy, self._journal, self._services, self._children, secrets)
         self._requests = RequestReader(run_dir, own_identity())
-        self._answers = Answers(run, run_dir, self.inbox)
+        self._answers = Answers(run, run_dir, program, self._services.list_gpus, self.inbox)
         self._clock = Clock()
         self._foreign_children = process.list_own_children()
 
@@ -144,6 +144,7 @@ class _Supervision:
         # Without the file of its own events the loop would decide the same again for ever.
         self._journal.check_exists()
         self._take_requests()
+        self._attempts.protect()
         for event in self._services.turn(self.state, now_s):
             self._journal.append(event)
         match decide(self.state, self._policy, now_s):
@@ -158,6 +159,14 @@ class _Supervision:
                 # The event first, so that a supervisor that takes over knows of a request that may have been made.
                 self._journal.append(events.SignalSent(attempt, "stop_requested", reason))
                 self._run_dir.stop_request(attempt).touch()
+            case actions.AskSave(attempt=attempt, reason=reason):
+                self._journal.append(events.SignalSent(attempt, "save_requested", reason))
+                self._run_dir.save_request(attempt).touch()
+            case actions.StartGpuTest(request_id=request_id, gpus=gpus):
+                self._journal.append(events.GpuTestBegun(request_id, gpus))
+                self._services.test_gpus(request_id, gpus)
+            case actions.AnswerCommand(answer=answer):
+                self._journal.append(answer)
             case actions.Pause(reason=reason, saves=saves):
                 self._journal.append(events.StopAsked(reason, saves))
             case actions.Suspect(until_s=until_s):

@@ -11,6 +11,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.actions import Action
+from prime_train.supervise.core.command_answers import find_answer, find_unsent_save, find_unsent_test
 from prime_train.supervise.core.state import AttemptState, Live, PendingKill, State
 from prime_train.supervise.evidence.diagnose import OOM_KILLER
 from prime_train.supervise.launch.program import Program
@@ -91,6 +92,10 @@ def decide(state: State, policy: Policy, now_s: float) -> Action:
     """The action at `now_s`, on the clock that stamps the events."""
     if state.closed:
         return actions.Nothing()
+    if (answer := find_answer(state)) is not None:
+        return actions.AnswerCommand(answer)
+    if (test := find_unsent_test(state)) is not None:
+        return actions.StartGpuTest(test.accepted.request_id, test.accepted.gpus)
     if state.live is not None:
         return _decide_live(state, state.live, policy, now_s)
     return _leave(state, policy, now_s) or _decide_next_attempt(state, policy, now_s)
@@ -137,17 +142,19 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
     if attempt is None or not state.launched:
         if state.stop_requested_s is not None:
             return actions.Close("stopped", ExitCode.RESUMABLE, f"{state.stop_by} before the trainer was started")
-        return _launch_after(state.attempt_number)
-    # An attempt that has finished wins over every request: there is nothing left to stop or to repeat.
-    if attempt.outcome == "finished":
+        return _pause(state, now_s) or _launch_after(state.attempt_number)
+    # An attempt that has finished wins over every request, except one to go back: there is nothing else left to do.
+    if attempt.outcome == "finished" and not state.go_back_to:
         reached = f"step {attempt.last_step}" + ("" if state.is_endless else f" of {state.max_steps}")
         return actions.Close("finished", ExitCode.OK, attempt.what or reached)
     # Before the question whether it would fail again: out of memory does, unless the micro-batch shrinks.
     smaller = _find_smaller_micro_batch(attempt, state, policy)
     if smaller is not None:
         return actions.Shrink(attempt.number, smaller)
-    if attempt.outcome == "failed" and _would_fail_again(attempt, state):
+    if attempt.outcome == "failed" and not state.go_back_to and _would_fail_again(attempt, state):
         return actions.Close("failed", ExitCode.RUN_FAILED, f"{attempt.what}; another try would fail the same way")
+    if state.halt is not None:
+        return _pause(state, now_s) or _launch_after(attempt.number)
     if state.stop_requested_s is not None or attempt.outcome == "stopped":
         by = "another process stopped the trainer" if state.stop_requested_s is None else state.stop_by
         newest = f"step {state.newest_complete}" if state.newest_complete else "none"
@@ -162,6 +169,12 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
     assert attempt.ended_s is not None, "an attempt that is not live has ended"
     until_s = attempt.ended_s + compute_backoff_s(state.fruitless, policy)
     return actions.Wait(until_s) if now_s < until_s else _launch_after(attempt.number)
+
+
+def _pause(state: State, now_s: float) -> Action | None:
+    """Wait for a person while the run is paused; None if it is not."""
+    is_paused = state.halt is not None and not state.halt.launches
+    return actions.Wait(now_s + _IDLE_WAIT_S) if is_paused else None
 
 
 def _launch_after(number: int) -> Action:
@@ -224,6 +237,8 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
         return _stop(state, live, policy, now_s)
     if pauses:
         return actions.Pause(pauses[0].what, saves=True)
+    if (unsent := find_unsent_save(state, live)) is not None:
+        return actions.AskSave(live.number, unsent)
     if live.next_role is not None:
         return actions.StartRole(live.number, live.next_role)
     # Silence has a meaning only while a trainer could report steps.

@@ -5,13 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from prime_train.events import AlarmRaised, HangFound, Measured, Record, Sampled, TrainerFailed, TrainerStarted
+from prime_train.events import (
+    AlarmRaised,
+    CommandAccepted,
+    GpuTested,
+    HangFound,
+    Measured,
+    Record,
+    Sampled,
+    TrainerFailed,
+    TrainerStarted,
+)
 from prime_train.spec import ENDLESS_STEPS
 from prime_train.supervise.watches.hang.silence_limits import Learned
 
 Value = TypeVar("Value")
 
 STOP_COMMAND = "prime-train stop"
+CPU = "cpu"  # stands for a GPU in the tests of a machine without one
 ASKERS = ("SIG", STOP_COMMAND)  # how StopAsked.by begins, unless an alarm pauses the run
 
 
@@ -30,7 +41,7 @@ def evolve(value: Value, **changes: object) -> Value:
     return new
 
 
-RunState = Literal["starting", "running", "recovering", "stopped", "finished", "failed"]
+RunState = Literal["starting", "running", "recovering", "paused", "stopped", "finished", "failed"]
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,24 @@ class PendingKill:
 
 
 @dataclass(frozen=True)
+class OpenCommand:
+    """A person's command that is accepted and not answered yet."""
+
+    accepted: CommandAccepted
+    attempt: int  # the newest one at that time
+    is_sent: bool = False  # the trainer was asked, or the test was begun
+
+
+@dataclass(frozen=True)
+class Halt:
+    """The live attempt ends with a save, and the run does not: it pauses, or goes on with another attempt at once."""
+
+    by: str
+    since_s: float
+    launches: bool = False  # the next attempt follows
+
+
+@dataclass(frozen=True)
 class Live:
     """The attempt that has not ended: what its Attempt does not hold."""
 
@@ -131,6 +160,7 @@ class Live:
     phase: str = "start"
     phase_detail: str = ""
     listens: bool = False  # the trainer looks for the file of a stop request
+    saves: bool = False  # the trainer looks for requests to save and go on
     first_progress: Record | None = None
     children: tuple[ChildProcess, ...] = ()
     sent: tuple[Sent, ...] = ()
@@ -221,6 +251,7 @@ class State:
     # A GPU that failed stays at fault, so neither another attempt nor another supervisor forgets it.
     gpu_failures: tuple[tuple[str, int], ...] = ()  # UUID and attempt: a fault of this GPU ended this attempt
     left_out: tuple[str, ...] = ()  # UUIDs of GPUs that are not used any more
+    gpu_tests: tuple[GpuTested, ...] = ()  # the latest of each GPU
     micro_batch: int | None = None  # smaller than the config's, because memory ran out
     shrunk_after: int = 0  # the attempt whose out-of-memory end led to that micro-batch
     launched: bool = False  # this supervisor has launched an attempt
@@ -240,6 +271,9 @@ class State:
     answered: tuple[str, ...] = ()  # ids of the latest ANSWERS_KEPT requests
     settings_version: int = 0  # the newest change of settings that was accepted
     settings_applied: tuple[tuple[int, int], ...] = ()  # (version, first step with its values)
+    commands: tuple[OpenCommand, ...] = ()  # oldest first
+    halt: Halt | None = None
+    go_back_to: int = 0  # the step from which the next attempt must start; 0 = the newest
     exit_code: int | None = None
     reason: str = ""
     final: str = ""

@@ -193,7 +193,7 @@ def restrict_gpus(gpus: Sequence[str], left_out: Collection[str], needed: int) -
     if len(kept) == len(gpus) or len(kept) < needed:
         return None
     gone = ", ".join(gpu for gpu in gpus if gpu in left_out)
-    return Variable(VISIBLE, ",".join(kept), f"without {gone}, on which two attempts failed")
+    return Variable(VISIBLE, ",".join(kept), f"without {gone}, which the run leaves out")
 
 
 def read_host(supervisor: str) -> Host:

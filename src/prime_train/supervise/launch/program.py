@@ -203,6 +203,10 @@ class Program(Protocol):
     def stops_after_save(self) -> bool:
         """It saves nothing on request, so the signal waits for its next checkpoint, for the grace at most."""
 
+    @property
+    def saves_by_file(self) -> bool:
+        """It looks for RunDir.save_request, removes it, saves and goes on."""
+
     def fixed_changes(self, before: RunSpec, after: RunSpec) -> Iterable[ChangedValue]:
         """The changes that `open_run` refuses where there are checkpoints."""
 

@@ -25,6 +25,7 @@ from prime_train.supervise.launch.program import Launch, Observer, Program, Vari
 from prime_train.supervise.services import readiness as service
 from prime_train.supervise.services.alerts import AlertSender
 from prime_train.supervise.services.backup import BackgroundBackup
+from prime_train.supervise.services.gpu_test import GpuTest
 from prime_train.supervise.services.log_follower import LogFollower
 from prime_train.supervise.services.packing import PackingChild
 from prime_train.supervise.services.watch_runner import WatchRunner
@@ -58,6 +59,7 @@ class RunServices:
         self._alerts = AlertSender(alerts.command, alerts.webhook_env, os.environ)
         self._packing = PackingChild(run_dir, run.prime_train.backup.compress)
         self._backup = BackgroundBackup(run, run_dir, program.places(run, run_dir))
+        self._gpu_test = GpuTest(run_dir)
         self._observer: Observer | None = None
         self._watch_runner = WatchRunner(tuple(watches), run_dir)
         self._hang_check = Suspicion(run_dir, inbox, hidden)
@@ -85,6 +87,7 @@ class RunServices:
         yield from self._packing.results()
         self._backup.consider(state)
         yield from self._backup.results(state)
+        yield from self._gpu_test.results()
         for freed in self._disk.freed() if self._disk is not None else ():
             path, size_bytes = str(freed.path), freed.size_bytes
             yield events.SpaceFreed(state.attempt_number, path, size_bytes, freed.reason, freed.failed)
@@ -117,6 +120,7 @@ class RunServices:
             *self._alerts.processes(),
             *self._packing.processes(),
             *self._backup.processes(),
+            *self._gpu_test.processes(),
         )
 
     def flush(self, state: State, is_interrupted: Callable[[], bool]) -> Iterator[Event]:
@@ -138,8 +142,20 @@ class RunServices:
         self.end_attempt()
         self._packing.close()
         self._backup.end()
+        self._gpu_test.end()
         self._watch_runner.end()
         return self._alerts.close()
+
+    def list_gpus(self) -> tuple[tuple[str, str], ...]:
+        """Number and UUID of each GPU of the run, the left out ones too; empty where none is known."""
+        if self._gpu is None:
+            return ()
+        uuids = self._gpu.remaining(())
+        return tuple(zip(self._gpu.numbers(uuids), uuids, strict=True))
+
+    def test_gpus(self, request_id: str, gpus: Sequence[str]) -> None:
+        """Test GPUs in a child; `turn` returns the results."""
+        self._gpu_test.run(request_id, gpus)
 
     # --- for one attempt ---
 

@@ -81,7 +81,7 @@ class UnreadStep:
 
 @dataclass(slots=True)
 class StepReader:
-    """The steps that are launched and not read. `reached`, `loss` and `stop` are those of the last step read."""
+    """The steps that are launched and not read. `reached` and `loss` are those of the last step read."""
 
     attempt: Attempt
     ready: Ready
@@ -90,6 +90,7 @@ class StepReader:
     reached: TrainPosition
     loss: float = math.nan
     stop: bool = False  # a stop was requested on at least one rank
+    save: bool = False  # a checkpoint was requested, and is not saved yet
     _unread: deque[UnreadStep] = field(default_factory=deque)
 
     def add(self, unread: UnreadStep) -> None:
@@ -113,6 +114,7 @@ class StepReader:
         self.live.hear(one.step, result.ready_ranks)
         self.loss = result.loss
         self.stop = self.stop or result.stop
+        self.save = self.save or result.save
 
 
 def probe_micro_batches(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -> None:

@@ -150,7 +150,8 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     solved = world.share(() if collector is None else collector.warmup.draw(step))
                     imitated = [to_imitation_batch(rows) for rows in share(solved)]
                 # A step is read at once in this loop: the engine gets its weights before the next one begins.
-                before, votes = checkpointer.before_update, Votes(stop.is_requested(), live.has_next())
+                before = checkpointer.before_update
+                votes = Votes(stop.is_requested(), live.has_next(), attempt.take_save_request())
                 result = take_step(training, imitated, lr, loss_sum, votes=votes, before_update=before)
             else:
                 # Rank 0 alone has rollouts. What it selects is shared, so that every rank takes its part of one step.
@@ -165,7 +166,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     batches = [to_policy_batch(part, step) for part in share(rows)]
                 # The comparison needs the weights that made the rollouts, so it runs directly before they change.
                 compare = partial(comparison.before_update, step, policy_loss, phases)
-                votes = Votes(stop.is_requested(), live.has_next())
+                votes = Votes(stop.is_requested(), live.has_next(), attempt.take_save_request())
                 if selection.samples:
                     result = take_step(training, batches, lr, policy_loss, votes=votes, before_update=compare)
                 else:  # the rewards of each group are equal
@@ -193,7 +194,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
             checkpointer.prepare(training.model, training.optimizer)
         if result.stop:
             break
-        if step < run.run.max_steps and is_due(step, run.checkpoint.interval_steps):
+        if step < run.run.max_steps and (result.save or is_due(step, run.checkpoint.interval_steps)):
             _save(ready, collector, reached, waiting)
         if step < run.run.max_steps and is_due(step, run.eval.interval_steps):
             metrics.flush()

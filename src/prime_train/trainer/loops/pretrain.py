@@ -110,9 +110,9 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
                 micro_batches,
                 lr,
                 work.loss,
-                votes=Votes(stop.is_requested(), live.has_next()),
+                votes=Votes(stop.is_requested(), live.has_next(), attempt.take_save_request()),
                 before_update=checkpointer.before_update,
-            )  # (7,), still on the device
+            )  # (8,), still on the device
             # The position is taken here, because the rows go on before the step is read.
             waited_s = {"data": data_s, "checkpoint": checkpointer.take_stall_s()}
             reader.add(UnreadStep(step, lr, launched, rows.position(), waited_s, live.position))
@@ -121,7 +121,12 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
                 checkpointer.prepare(training.model, training.optimizer)
             # The position of a checkpoint has the tokens and spikes of its step, so that step must be read before.
             reader.read(leave=0 if saves or evaluates or is_last else behind_steps)
+            # Every rank has read the same sum, so all save at the same step. The last step is saved after the loop.
+            if reader.save and not is_last:
+                saves = True
+                reader.read()
             if saves and not reader.stop:
+                reader.save = False
                 # Before the evaluation, so that the checkpoint is written meanwhile.
                 checkpointer.save(training.model, training.optimizer, reader.reached)
         # All ranks leave the loop at the same step, because each step adds up their stop requests.

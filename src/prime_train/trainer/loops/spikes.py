@@ -42,6 +42,7 @@ class StepResult:
     wait_s: float  # in `before_update`
     optimizer_s: float
     skipped: bool = False  # the weights are as before: the loss or the norm is not finite, or the norm is a spike
+    save: bool = False  # a checkpoint was requested
     norm_limit: float = math.inf  # a higher norm is a spike
     ready_ranks: int = 0  # that had the next plan of settings
     expert_load: ExpertLoad | None = None  # None without experts, and of a step that was skipped

@@ -47,13 +47,14 @@ class Votes(NamedTuple):
 
     stop: bool = False  # it is to stop
     has_plan: bool = False  # it has the next plan of settings
+    save: bool = False  # it is to save
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
     """An optimizer step that the device may still have to compute. The seconds are those of the launch."""
 
-    numbers: HostCopy  # (7,) fp64, in the order of `read`; then those of read_load
+    numbers: HostCopy  # (8,) fp64, in the order of `read`; then those of read_load
     forward_backward_s: float
     wait_s: float
     optimizer_s: float
@@ -61,7 +62,7 @@ class LaunchedStep:
     def read(self) -> StepResult:
         """The result. The host waits until the device has computed the step, which is its only wait in a step."""
         began = time.perf_counter()
-        loss, grad_norm, tokens, stop, plans, skipped, norm_limit, *load = self.numbers.wait().tolist()
+        loss, grad_norm, tokens, stop, plans, save, skipped, norm_limit, *load = self.numbers.wait().tolist()
         return StepResult(
             loss=loss,
             grad_norm=grad_norm,
@@ -71,6 +72,7 @@ class LaunchedStep:
             wait_s=self.wait_s,
             optimizer_s=self.optimizer_s,
             skipped=skipped > 0,
+            save=save > 0,
             norm_limit=norm_limit,
             ready_ranks=round(plans),
             expert_load=read_load(load) if load and not skipped else None,
@@ -116,9 +118,9 @@ def take_step(
 
 def take_idle_step(training: Training, votes: Votes) -> StepResult:
     """A step without anything to learn from: only the votes are summed."""
-    counts = _count((), votes, training.device.torch)  # (3,)
-    _, stops, plans = training.world.sum(counts).tolist()
-    return replace(IDLE, stop=stops > 0, ready_ranks=round(plans))
+    counts = _count((), votes, training.device.torch)  # (4,)
+    _, stops, plans, saves = training.world.sum(counts).tolist()
+    return replace(IDLE, stop=stops > 0, save=saves > 0, ready_ranks=round(plans))
 
 
 def launch_step(
@@ -140,9 +142,9 @@ def launch_step(
     began = time.perf_counter()
     world, spans = training.world, training.spans
     # Counted first, because the gradient of every micro-batch is divided by the tokens of all of them.
-    counts = _count(micro_batches, votes, training.device.torch)  # (3,)
+    counts = _count(micro_batches, votes, training.device.torch)  # (4,)
     with spans.span("communication"):
-        labelled, stops, plans = world.sum(counts)  # () each
+        labelled, stops, plans, saves = world.sum(counts)  # () each
     if training.routers is not None:
         training.routers.begin(world.size / labelled)
     own_loss = _accumulate(training, micro_batches, labelled, compute_loss)  # ()
@@ -156,7 +158,7 @@ def launch_step(
     with spans.span("optimizer"):
         update(training.optimizer, skip)
         training.optimizer.zero_grad(set_to_none=True)
-    numbers = torch.stack([loss, grad_norm, labelled, stops, plans, skip.to(loss), limit])  # (7,)
+    numbers = torch.stack([loss, grad_norm, labelled, stops, plans, saves, skip.to(loss), limit])  # (8,)
     if training.routers is not None:
         with spans.span("communication"):
             positions = sum(batch.tokens.numel() for batch in micro_batches)
@@ -167,7 +169,7 @@ def launch_step(
 
 
 def _count(micro_batches: Sequence[Labelled], votes: Votes, device: torch.device) -> Tensor:
-    """The labelled tokens of this rank and its votes, (3,) fp64 on the device."""
+    """The labelled tokens of this rank and its votes, (4,) fp64 on the device."""
     labelled = sum(batch.labelled_tokens for batch in micro_batches)
     counts = (labelled, *map(int, votes))
     # Written by kernels, because torch.tensor would copy from ordinary memory, for which the host waits.

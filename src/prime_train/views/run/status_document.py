@@ -11,7 +11,7 @@ from prime_train.events.record import describe
 from prime_train.supervise.core.state import ActiveAlarm, AttemptState, State, TaskScore
 from prime_train.views.run import measures
 from prime_train.views.run.status import Status
-from prime_train.views.text import fixed, pick, rounded, sanitize
+from prime_train.views.text import date, fixed, pick, rounded, sanitize
 
 OVERVIEW = ("RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST ACTIVITY")
 OVERVIEW_LEAST_NEEDED = (6, 4, 5, 3)  # columns that a narrow terminal leaves out
@@ -54,7 +54,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "alarms": [_alarm(standing) for standing in state.alarms],
         "supervisor": {"pid": state.supervisor_pid, "alive": status.supervised, "stopped_by_signal": status.is_stopped},
         "children": [child._asdict() for child in status.children],
-        "gpus": [_gpu(uuid, state) for uuid in sorted({*state.left_out, *(uuid for uuid, _ in state.gpu_failures)})],
+        "gpus": [_gpu(uuid, state) for uuid in _list_gpus(state)],
         "micro_batch": state.micro_batch,
         "disk": {"free_gib": rounded(status.free_gib, 1)},
         "checkpoints": {"newest_complete": status.newest_complete, "saving": state.saving_step},
@@ -68,6 +68,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "not_finite": _not_finite(state),
         "last_event_age_s": rounded(status.last_event_age_s, 1),
         "server": _server(state),
+        "paused": _paused(state),
         "place": status.place or None,
         "events_damage": describe(status.damage) or None,
     }
@@ -99,10 +100,22 @@ def _alarm(standing: ActiveAlarm) -> dict[str, Any]:
     return alarm | {"since_s": round(standing.since_s, 3)}
 
 
+def _list_gpus(state: State) -> list[str]:
+    tested = (test.gpu for test in state.gpu_tests)
+    return sorted({*state.left_out, *tested, *(uuid for uuid, _ in state.gpu_failures)})
+
+
 def _gpu(uuid: str, state: State) -> dict[str, Any]:
-    """A GPU whose errors ended attempts."""
+    """A GPU whose errors ended attempts, or that a person drained or tested."""
+    test = next((pick(test, "passed", "what") for test in state.gpu_tests if test.gpu == uuid), None)
     ended = [attempt for failed, attempt in state.gpu_failures if failed == uuid]
-    return {"uuid": uuid, "attempts_ended": ended, "left_out": uuid in state.left_out}
+    return {"uuid": uuid, "attempts_ended": ended, "left_out": uuid in state.left_out, "test": test}
+
+
+def _paused(state: State) -> dict[str, Any] | None:
+    """Since when the run is paused, or is about to be, and by whom; null for a run that goes on."""
+    halt = state.halt
+    return {"since_s": round(halt.since_s, 3), "by": halt.by} if halt is not None and not halt.launches else None
 
 
 def _server(state: State) -> str | None:
@@ -130,6 +143,8 @@ def as_lines(document: Document) -> list[tuple[str, str]]:
         lines.append(("micro-batch", f"{document['micro_batch']}, reduced because memory ran out"))
     if left_out := [gpu["uuid"] for gpu in document["gpus"] if gpu["left_out"]]:
         lines.append(("left out", f"{', '.join(left_out)}, if enough other GPUs remain"))
+    tested = ((gpu["uuid"], gpu["test"]["passed"]) for gpu in document["gpus"] if gpu["test"])
+    lines.extend(("GPU test", f"{uuid} {'passed' if passed else 'failed'}") for uuid, passed in tested)
     if supervisor["alive"] and supervisor["pid"]:
         held = f", stopped by a signal; to continue: kill -CONT {supervisor['pid']}"
         lines.append(("supervisor", f"pid {supervisor['pid']}{held if supervisor['stopped_by_signal'] else ''}"))
@@ -150,6 +165,9 @@ def _state(document: Document) -> str:
     if state == "died":
         gone = "its supervisor is gone" if document["supervisor"]["pid"] else "no supervisor opened it"
         return f"died: {gone}; run the same command again to continue from the newest complete checkpoint"
+    if state == "paused" and document["paused"]:
+        since = date(document["paused"]["since_s"])
+        return f"paused since {since} by {document['paused']['by']}; to continue: prime-train resume {document['run']}"
     if state in _OVER:
         reason = f": {document['reason']}" if document["reason"] else ""
         return f"{state}{reason} (exit code {document['exit_code']})"

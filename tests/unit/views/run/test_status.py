@@ -120,7 +120,7 @@ def test_changed_settings_are_shown() -> None:
     )
     document = status_document(found)
     assert document["micro_batch"] == 4
-    assert document["gpus"] == [{"uuid": "GPU-1", "attempts_ended": [1], "left_out": True}]
+    assert document["gpus"] == [{"uuid": "GPU-1", "attempts_ended": [1], "left_out": True, "test": None}]
     assert {"micro-batch", "left out"} <= {label for label, _ in as_lines(status_document(found))}
 
 

@@ -1,0 +1,54 @@
+"""`prime-train gpu`: takes GPUs out of a run, tests them and gives them back, while the run goes on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from prime_train.cli.control.command import Timeout, Why, give_command
+from prime_train.cli.terminal.options import NoColor, RunName
+
+app = typer.Typer()
+Gpus = Annotated[list[str], typer.Argument(metavar="GPU...", help="Numbers or UUIDs, as nvidia-smi -L shows them.")]
+_TEST_S = 360.0  # a drain saves, and the test imports torch
+
+
+@app.command("drain")
+def drain(run: RunName, gpus: Gpus, why: Why = "", timeout_s: Timeout = None, _no_color: NoColor = False) -> None:
+    """Save, go on without these GPUs, and test them. Refused where too few others remain.
+
+    Examples:
+
+      prime-train gpu drain quickstart 3
+
+      prime-train gpu drain quickstart 3 --why "ECC errors"
+    """
+    typer.echo(give_command(run, "drain", why, timeout_s or _TEST_S, gpus=gpus).what)
+
+
+@app.command("test")
+def check(run: RunName, gpus: Gpus, why: Why = "", timeout_s: Timeout = None, _no_color: NoColor = False) -> None:
+    """Compare a matrix product, copies and an all-reduce of a pair with known results.
+
+    Only of GPUs that are drained, or of a run that is paused. Exit code 4: one failed. `cpu` is the stand-in of a
+    machine without GPUs.
+
+    Examples:
+
+      prime-train gpu test quickstart 3
+
+      prime-train gpu test quickstart cpu
+    """
+    typer.echo(give_command(run, "test", why, timeout_s or _TEST_S, gpus=gpus).what)
+
+
+@app.command("return")
+def return_(run: RunName, gpus: Gpus, why: Why = "", timeout_s: Timeout = None, _no_color: NoColor = False) -> None:
+    """Use GPUs that were left out again, from the next attempt on.
+
+    Examples:
+
+      prime-train gpu return quickstart 3
+    """
+    typer.echo(give_command(run, "return", why, timeout_s, gpus=gpus).what)

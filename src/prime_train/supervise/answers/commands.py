@@ -1,0 +1,244 @@
+"""Checks a person's command, and returns its events: accepted, or refused with the way. Acts on nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from prime_train.core.rundir import RunDir
+from prime_train.events import CommandAccepted, Event, GpuLeftOut, GpuReturned, RequestAnswered
+from prime_train.events.bounds import MOST_STEPS
+from prime_train.spec import RunSpec
+from prime_train.supervise.core.command_answers import describe_reach
+from prime_train.supervise.core.state import CPU, State
+from prime_train.supervise.launch.program import Program
+from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
+
+_MOST_OPEN = 16  # at once
+_MOST_GPUS = 64  # of one machine
+_LONGEST_TEXT = 200
+ListGpus = Callable[[], tuple[tuple[str, str], ...]]  # number and UUID of each GPU of the run
+
+
+class CommandScene(NamedTuple):
+    """What the commands are judged by."""
+
+    state: State
+    run: RunSpec
+    run_dir: RunDir
+    program: Program
+    list_gpus: ListGpus = tuple
+
+    @property
+    def name(self) -> str:
+        return self.run_dir.path.name
+
+
+class CommandRefusal(Exception):
+    """The command is not carried out."""
+
+    def __init__(self, what: str, why: str, fix: str) -> None:
+        super().__init__(what)
+        self.what, self.why, self.fix = what, why, fix
+
+
+class _AlreadyDone(Exception):
+    """Nothing is left to do."""
+
+
+def answer_command(request: Request, scene: CommandScene) -> Iterator[Event]:
+    """CommandAccepted with the answer "accepted"; or an answer alone: "done" where nothing is left to do, "refused"."""
+    name, state = request.body.get("command"), scene.state
+    try:
+        check = _CHECKS.get(name) if isinstance(name, str) else None
+        if check is None:
+            what = f"there is no command {_short(name)}"
+            raise CommandRefusal(what, "the body of the request names none of those", f"one of {', '.join(_CHECKS)}")
+        _refuse_bad_text(request.body)
+        if len(state.commands) >= _MOST_OPEN:
+            what = f"{len(state.commands)} commands are not done yet"
+            raise CommandRefusal(what, "each waits for the trainer", "wait for their answers, then repeat the command")
+        if state.stop_requested_s is not None and state.halt is None:
+            what, why = "the run is being stopped", f"{state.stop_by} requested it, and a stop is not taken back"
+            raise CommandRefusal(what, why, "start it again with the command that started it, when it has ended")
+        accepted, what = check(request, scene)
+    except CommandRefusal as refusal:
+        about = (refusal.what, refusal.why, refusal.fix, str(scene.run_dir.path))
+        yield RequestAnswered(request.id, COMMAND_REQUESTED, "refused", *about)
+    except _AlreadyDone as done:
+        yield RequestAnswered(request.id, COMMAND_REQUESTED, "done", str(done))
+    else:
+        yield accepted
+        match accepted.command:
+            case "drain":
+                yield from (GpuLeftOut(gpu, f"drained by {accepted.by}") for gpu in accepted.gpus)
+            case "return":
+                yield from (GpuReturned(gpu, f"by {accepted.by}") for gpu in accepted.gpus)
+        yield RequestAnswered(request.id, COMMAND_REQUESTED, "accepted", what)
+
+
+def _refuse_bad_text(body: Any) -> None:
+    for key in ("by", "why"):
+        text = body.get(key, "")
+        if not isinstance(text, str) or not (text.isprintable() and len(text) <= _LONGEST_TEXT):
+            what = f"{key} is not a printable text of at most {_LONGEST_TEXT} characters"
+            raise CommandRefusal(what, "it is shown in the status and the report of the run", f"give a shorter {key}")
+
+
+def _accept(request: Request, command: str, step: int = 0, gpus: tuple[str, ...] = ()) -> CommandAccepted:
+    body = request.body
+    return CommandAccepted(request.id, command, body.get("by", "") or "not known", step, body.get("why", ""), gpus)
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]
+
+
+_Accepted = tuple[CommandAccepted, str]
+
+
+def _check_pause(request: Request, scene: CommandScene) -> _Accepted:
+    state = scene.state
+    if state.halt is not None and not state.halt.launches:
+        is_over = "paused" if state.live is None else "about to pause"
+        raise _AlreadyDone(f"the run is {is_over} already, by {state.halt.by}")
+    if scene.run.parallel.machines > 1:
+        why = "the other machines wait for another attempt for prime_train.heartbeat.join_limit_s only, and then end"
+        raise CommandRefusal("a run on several machines cannot pause", why, f"prime-train stop {scene.name}")
+    serves = state.live is not None and state.live.serves_only
+    if not serves and not scene.program.knows_checkpoints(scene.run, scene.run_dir):
+        why = "where its trainer saves is not known, so nothing shows from which step it would go on"
+        fix = "name the folder in command.checkpoints and start the run again"
+        raise CommandRefusal("the run cannot pause", why, fix)
+    begun = "saves at its next step and ends" if scene.program.saves_by_file else "is asked to save, and ends"
+    what = f"{describe_reach(state)} {begun}" if state.live is not None else "no attempt is live; none is launched"
+    return _accept(request, "pause"), what
+
+
+def _check_resume(request: Request, scene: CommandScene) -> _Accepted:
+    state = scene.state
+    if state.halt is None:
+        what = f"the run is not paused: its state is {state.state}"
+        raise CommandRefusal(what, "only a paused run is resumed", f"prime-train status {scene.name}")
+    if state.halt.launches:
+        raise _AlreadyDone("the next attempt is about to be launched already")
+    after = "when the present one has ended" if state.live is not None else "from the newest complete checkpoint"
+    return _accept(request, "resume"), f"attempt {state.attempt_number + 1} is launched {after}"
+
+
+def _check_checkpoint(request: Request, scene: CommandScene) -> _Accepted:
+    state, live = scene.state, scene.state.live
+    if live is None or state.stop_requested_s is not None:
+        newest = f"the newest is that of step {state.newest_complete:,}" if state.newest_complete else "there is none"
+        what = f"no trainer trains: the state is {state.state}"
+        raise CommandRefusal(
+            what, f"a checkpoint is of a trainer's weights; {newest}", f"prime-train status {scene.name}"
+        )
+    if live.serves_only:
+        raise CommandRefusal("a server has no checkpoint", "its weights do not change", "nothing is to be done")
+    if not (scene.program.saves_by_file or live.saves):
+        what = f"{scene.program.title} does not save on request"
+        why = "it saves at its own intervals; nothing in it looks for a request"
+        fix = "call prime_train.live.should_save() after live.step(), or shorten its interval of checkpoints"
+        raise CommandRefusal(what, why, fix)
+    # A save that is under way has the weights of an earlier step.
+    newest_step = max(state.newest_complete, state.saving_step or 0)
+    return _accept(request, "checkpoint", newest_step), f"{describe_reach(state)} saves after its next step"
+
+
+def _check_go_back(request: Request, scene: CommandScene) -> _Accepted:
+    step = request.body.get("step")
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 < step <= MOST_STEPS:
+        raise CommandRefusal(
+            f"{_short(step)} is no step", "a step is a whole number from 1", f"prime-train ckpt list {scene.name}"
+        )
+    found = scene.program.checkpoints(scene.run, scene.run_dir)
+    named = next((one for one in found if one.step == step), None)
+    problem = "there is no such checkpoint" if named is None else named.problem
+    if problem:
+        have = ", ".join(str(one.step) for one in reversed(found) if one.complete) or "none"
+        what = f"step {step:,} cannot be resumed from: {problem}"
+        why = "only a complete checkpoint holds the whole state of a run"
+        raise CommandRefusal(what, why, f"complete checkpoints: {have[-400:]}")
+    what = f"the next attempt starts from step {step:,}; later checkpoints are set aside by name"
+    if scene.state.live is not None:
+        what = f"{describe_reach(scene.state)} is asked to save and to end; {what}"
+    return _accept(request, "go_back", step), what
+
+
+def _check_drain(request: Request, scene: CommandScene) -> _Accepted:
+    state, asked = scene.state, _read_gpus(request, scene)
+    if CPU in asked:
+        raise CommandRefusal(
+            "a CPU cannot be drained", "an attempt needs one", f"prime-train gpu test {scene.name} cpu"
+        )
+    asked = tuple(gpu for gpu in asked if gpu not in state.left_out)
+    if not asked:
+        raise _AlreadyDone("these GPUs are left out already")
+    used = [uuid for _, uuid in scene.list_gpus() if uuid not in state.left_out]
+    left = len(used) - len(asked)
+    roles = scene.program.roles(scene.run)
+    total, most = sum(role.gpus for role in roles), max((role.gpus for role in roles), default=0)
+    # Roles that share GPUs already go on sharing them; no drain makes them share.
+    needed = total if len(used) >= total else most
+    if left < needed:
+        what = f"{left} GPUs would remain, and the run needs {needed}"
+        why = ", ".join(f"{role.name} works on {role.gpus}" for role in roles)
+        fix = f"prime-train pause {scene.name} frees all of them; for good: stop it, and start it with fewer processes"
+        raise CommandRefusal(what, why, fix)
+    reach = f"{describe_reach(state)} is asked to save and to end; " if state.live is not None else ""
+    return _accept(request, "drain", gpus=asked), f"{reach}the next attempt has the other {left} GPUs"
+
+
+def _check_test(request: Request, scene: CommandScene) -> _Accepted:
+    state, asked = scene.state, _read_gpus(request, scene)
+    used = [gpu for gpu in asked if gpu != CPU and gpu not in state.left_out]
+    if used and state.live is not None:
+        what = f"attempt {state.attempt_number} may use {', '.join(used)}"
+        why = "a test beside a training takes its memory and its time"
+        raise CommandRefusal(what, why, f"prime-train gpu drain {scene.name} {' '.join(used)}, which tests them too")
+    return _accept(request, "test", gpus=asked), f"testing {', '.join(asked)}"
+
+
+def _check_return(request: Request, scene: CommandScene) -> _Accepted:
+    asked = tuple(gpu for gpu in _read_gpus(request, scene) if gpu in scene.state.left_out)
+    if not asked:
+        raise _AlreadyDone("none of these GPUs is left out")
+    return _accept(request, "return", gpus=asked), f"the next attempt may use {', '.join(asked)} again"
+
+
+def _read_gpus(request: Request, scene: CommandScene) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that the request names, by number or by UUID. "cpu" is known where there is no GPU."""
+    named, known = request.body.get("gpus"), scene.list_gpus()
+    if (
+        not isinstance(named, list)
+        or not 0 < len(named) <= _MOST_GPUS
+        or not all(isinstance(one, str) for one in named)
+    ):
+        why = "the request names them by their numbers or UUIDs"
+        raise CommandRefusal(f"{_short(named)} is no list of GPUs", why, "name one, such as 0 or GPU-1f6a...")
+    by_name = {name: uuid for number, uuid in known for name in (number, uuid)} if known else {CPU: CPU}
+    # A GPU that fell off the bus may be known by its events alone.
+    by_name |= {uuid: uuid for uuid in scene.state.left_out}
+    for name in named:
+        if name not in by_name:
+            listed = ", ".join(f"{number} ({uuid})" for number, uuid in known[:16])
+            why = f"the GPUs of the run are: {listed}" if known else "the GPU watch knows no GPU on this machine"
+            fix = (
+                "use one of these numbers or UUIDs"
+                if known
+                else f"the stand-in is: prime-train gpu test {scene.name} cpu"
+            )
+            raise CommandRefusal(f"no GPU {_short(name)}", why, fix)
+    return tuple(dict.fromkeys(by_name[name] for name in named))
+
+
+_CHECKS: dict[str, Callable[[Request, CommandScene], _Accepted]] = {
+    "pause": _check_pause,
+    "resume": _check_resume,
+    "checkpoint": _check_checkpoint,
+    "go_back": _check_go_back,
+    "drain": _check_drain,
+    "test": _check_test,
+    "return": _check_return,
+}
