@@ -40,6 +40,8 @@ _COMMANDS = {
     "logs": "Show what a run does, and the output of its processes.",
     "monitor": "Poll a run on spot machines, and resume it if it is dead.",
     "stop": "Save a checkpoint, end a run and wait for its end.",
+    "control": "One page for all runs of this folder.",
+    "top": "A live table of all runs and devices.",
     "report": "Rewrite report.md and the plots of a run.",
     "profile": "Where the time of a few steps goes, and what to change.",
     "diagnose": "The root cause in any log files.",
@@ -56,7 +58,11 @@ _COMMANDS = {
 
 # Commands with a package of their own, whose module is `command`.
 _ROOMS = {"config", "estimate", "init", "lint", "profile", "run", "runs"}
-_BESIDE = {"compare": "runs.compare"}  # a second command in such a package
+_BESIDE = {  # other commands in such a package
+    "compare": "runs.compare",
+    "control": "control.control",
+    "top": "control.top",
+}
 
 # Words that other programs use for what a command here does.
 _OTHER_WORDS = {

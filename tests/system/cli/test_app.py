@@ -29,6 +29,8 @@ COMMANDS = (
         "logs",
         "monitor",
         "stop",
+        "control",
+        "top",
         "report",
         "profile",
         "diagnose",
