@@ -35,7 +35,14 @@ def hand_on(watcher: Watcher, found: Any) -> dict[str, Any]:
     if kind == STOP_REQUESTED:
         holder = request_stop(run_dir, row["attempt"])
         what = f"process {holder.identity.pid} saves a checkpoint and ends the run"
-        return {"outcome": "accepted", "id": request_id, "what": what, "why": "", "fix": "", "where": str(run_dir.path)}
+        return {
+            "outcome": "accepted",
+            "request_id": request_id,
+            "what": what,
+            "why": "",
+            "fix": "",
+            "where": str(run_dir.path),
+        }
     answer: dict[str, Any] = shorten(asdict(ask(run_dir, row["attempt"], kind, body, request_id)))
     return answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 from pathlib import Path
 
@@ -49,7 +50,14 @@ def serve(watcher: Watcher, listener: socket.socket, tokens: Tokens) -> None:
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_END_S,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+    logging.getLogger("uvicorn.error").addFilter(lambda line: not _is_cut_stream(server, line))
+    server.run(sockets=[listener])
+
+
+def _is_cut_stream(server: uvicorn.Server, line: logging.LogRecord) -> bool:
+    """Whether uvicorn reports the end of a stream as an error, although the end of the controller was requested."""
+    return server.should_exit and "without completing response" in line.getMessage()
 
 
 def control_folder(root: Path) -> Path:

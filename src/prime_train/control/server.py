@@ -43,8 +43,8 @@ _PAGE = {
     "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
 }
-# No script, style, picture or connection from elsewhere. plotly sets style attributes, and adds rules to an element that
-# it creates empty: the hash is that of no text.
+# No script, style, picture or connection from elsewhere. plotly sets style attributes, and adds rules to a style
+# element that is created empty: the hash is that of no text.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "
     "style-src-attr 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "

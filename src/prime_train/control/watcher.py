@@ -7,6 +7,7 @@ few runs at a time, so that a thousand ended runs cost little.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -52,8 +53,9 @@ class Watcher:
         self._rows: dict[str, dict[str, Any]] = {name: run.row for name, run in self._ended.items()}
         self._failures = {name: run.failures[-_FAILURES_SENT:] for name, run in self._ended.items() if run.failures}
         self._to_keep: dict[str, IndexedRun] = {}
-        self._listed_s = -1e9
+        self._listed_s = -math.inf
         self._compared = ""  # the name of the ended run that was compared last
+        self._publish()
 
     @property
     def root(self) -> Path:
@@ -73,14 +75,22 @@ class Watcher:
             if self._index is not None and self._to_keep:
                 self._index.keep(self._to_keep)
             self._to_keep = {}
-            return self.stream.publish(
-                {
-                    "runs": dict(self._rows),
-                    "machines": map_devices(self._live.values()),
-                    "failures": dict(self._failures),
-                    "controller": {"folder": str(self._root), "unread": len(self._unread)},
-                }
-            )
+            return self._publish()
+
+    def _publish(self) -> bool:
+        return self.stream.publish(
+            {
+                "runs": dict(self._rows),
+                "machines": map_devices(self._live.values()),
+                "failures": dict(self._failures),
+                "controller": {
+                    "folder": str(self._root),
+                    # Before the first look nobody knows which runs there are.
+                    "is_complete": not self._unread and self._listed_s > -math.inf,
+                    "unread": len(self._unread),
+                },
+            }
+        )
 
     def detail(self, name: str) -> dict[str, Any] | None:
         """Everything of one run; None if there is none with this name."""

@@ -70,7 +70,8 @@ function runRow(name, row) {
   if (share !== null) bar.firstChild.style.width = `${100 * share}%`;
   const step = make("td", {}, whole(row.step), row.is_endless || !row.max_steps ? "" : ` of ${whole(row.max_steps)}`, share === null ? "" : bar);
   const remarks = make("td", {class: "text"});
-  if (row.alarms.length) remarks.append(make("span", {class: "tag warn", title: row.alarms.map((alarm) => alarm.what).join("\n")}, `${row.alarms.length} alarm${row.alarms.length > 1 ? "s" : ""}`), " ");
+  const alarms = row.alarms.filter((alarm) => alarm.answer !== "note");
+  if (alarms.length) remarks.append(make("span", {class: "tag warn", title: alarms.map((alarm) => alarm.what).join("\n")}, `${alarms.length} alarm${alarms.length > 1 ? "s" : ""}`), " ");
   if (row.wandb) remarks.append(link(row.wandb, "W&B") ?? "", " ");
   remarks.append(row.damage ?? (["running", "starting"].includes(row.state) ? row.phase ?? "" : row.reason ?? row.cause?.what ?? ""));
   const line = make("tr", {class: name === chosen ? "choice chosen" : "choice", tabindex: 0, "data-run": name, "aria-selected": name === chosen},
@@ -123,6 +124,7 @@ function showDevice(host, name, device) {
 function showFailures() {
   const all = Object.entries(model.failures).flatMap(([run, found]) => found.map((one) => ({run, ...one}))).sort((a, b) => b.time_s - a.time_s);
   $("failures-note").textContent = all.length ? `${all.length}, newest first` : "none";
+  $("failures").parentElement.hidden = !all.length;
   $("failures").replaceChildren(...all.slice(0, ROWS_SHOWN).map((one) => {
     const recovered = one.recovered_s === null ? (model.runs[one.run]?.supervised ? "not yet" : "–") : duration(one.recovered_s);
     return make("tr", {class: "choice", tabindex: 0, "data-failure": `${one.run}/${one.attempt}`, click: () => showFailure(one)}, make("td", {}, clock(one.time_s)), make("td", {class: "name"}, one.run), cell(one.attempt, "num"), cell(whole(one.step), "num"), cell(one.what, "text"), cell(recovered, "num"));
@@ -168,7 +170,9 @@ function showDetail() {
   $("run-state").textContent = row.state;
   $("run-step").textContent = `step ${whole(row.step)}${row.is_endless || !row.max_steps ? "" : ` of ${whole(row.max_steps)}`}${row.left_s ? `, ${duration(row.left_s)} left` : ""}`;
   $("run-path").textContent = detail.path;
-  $("alarms").replaceChildren(...row.alarms.map((alarm) => make("div", {class: `alarm ${alarm.answer === "note" ? "busy" : "warn"}`}, make("b", {}, alarm.what), make("div", {}, alarm.why), make("div", {}, alarm.fix))));
+  $("alarms").replaceChildren(...row.alarms.map((alarm) => alarm.answer === "note"
+    ? make("div", {class: "quiet", title: `${alarm.why}\n${alarm.fix}`}, `note: ${alarm.what}`)
+    : make("div", {class: "alarm warn"}, make("b", {}, alarm.what), make("div", {}, alarm.why), make("div", {}, alarm.fix))));
   $("curves").parentElement.hidden = !Object.keys(detail.curves).length;
   Charts.draw($("curves"), detail);
   showReplicas();

@@ -44,7 +44,7 @@ const Charts = (() => {
     return {
       title: {text: plot.title, font: {size: 13}, x: 0.01, y: 0.97}, margin: {l: 56, r: 12, t: 30, b: 30},
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: color("--text"), size: 11},
-      xaxis: {...axis, tickformat: ",d"}, yaxis: {...axis, ...flat(data), exponentformat: "e"}, shapes: lines(detail.marks), hovermode: "x unified",
+      xaxis: {...axis, tickformat: ",.3~f"}, yaxis: {...axis, ...flat(data), exponentformat: "e"}, shapes: lines(detail.marks), hovermode: "x unified",
       hoverlabel: {bgcolor: color("--card")}, showlegend: plot.curves.length > 1, legend: {orientation: "h", x: 1, xanchor: "right", y: 1.16},
       uirevision: detail.name, // the zoom stays while values are added
     };
