@@ -17,6 +17,7 @@ from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.processes.requests import Request
 from tests.system.control.served import ANSWER_S, serve
 from tests.system.control.test_server import answer_requests
+from tests.unit.cli.commands import wait_until
 from tests.unit.views.written_runs import (
     DEATH,
     FIRST_ATTEMPT,
@@ -73,8 +74,12 @@ def add_steps(run_dir: RunDir, first: int, last: int) -> None:
         file.writelines(f"{json.dumps({'step': step, 'loss': 5 - step / 100})}\n" for step in range(first, last + 1))
 
 
-def points(page: Page) -> str:
-    return "(document.querySelector('[data-plot=loss]')?.data?.[0]?.x ?? []).length"
+POINTS = "(document.querySelector('[data-plot=loss]')?.data?.[0]?.x ?? []).length"
+
+
+def wait(page: Page, expression: str) -> None:
+    """Until the expression holds. The page's policy forbids it to evaluate a text, so the driver does."""
+    wait_until(lambda: bool(page.evaluate(expression)))
 
 
 def test_the_page_follows_a_run_a_failure_and_a_controller_that_restarts(tmp_path: Path, page: Page) -> None:
@@ -88,23 +93,23 @@ def test_the_page_follows_a_run_a_failure_and_a_controller_that_restarts(tmp_pat
             page.click("tr[data-run=small]")
             page.wait_for_selector("[data-device='small/0']")
             assert "small · 0" in page.inner_text("#devices")
-            page.wait_for_function(f"{points(page)} === 60")
+            wait(page, f"{POINTS} === 60")
             add_steps(run_dir, 61, 80)
             write_events(
                 run_dir, records((*FIRST_ATTEMPT, (11.0, "trainer-001-rank0", Progress(1, 80, 5.0, 1.0, 1))))[-1:]
             )
-            page.wait_for_function(f"{points(page)} === 80")
+            wait(page, f"{POINTS} === 80")
             assert page.inner_text("#failures-note") == "none"
             write_events(run_dir, records((*FIRST_ATTEMPT, *DEATH))[-1:])
             page.click("tr[data-failure='small/1']")
             assert "killed by signal 9" in page.inner_text("#dialog-body")
             page.click("#dialog-no")
-        page.wait_for_function("document.getElementById('connection').textContent.includes('lost')")
+        wait(page, "document.getElementById('connection').textContent.includes('lost')")
         write_events(run_dir, records((*FIRST_ATTEMPT, *DEATH, *RESTART))[-len(RESTART) :])
         with serve(tmp_path, port):
-            page.wait_for_function("document.getElementById('connection').textContent === 'live'")
-            page.wait_for_function("document.getElementById('run-step').textContent.startsWith('step 61 of 100')")
-            page.wait_for_function("document.querySelector('[data-failure]').lastChild.textContent === '4.0 s'")
+            wait(page, "document.getElementById('connection').textContent === 'live'")
+            wait(page, "document.getElementById('run-step').textContent.startsWith('step 61 of 100')")
+            wait(page, "document.querySelector('[data-failure]').lastChild.textContent === '4.0 s'")
 
 
 def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(tmp_path: Path, page: Page) -> None:
@@ -121,7 +126,7 @@ def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(t
         supervisor.start()
         page.goto(served.url)
         page.fill("input[data-key='optim.lr']", "2e-4")
-        assert "optim.lr: 0.001 → 0.0002 (× 0.2)" in page.inner_text("#preview")
+        assert "optim.lr: 0.001 → 0.0002" in page.inner_text("#preview")
         page.fill("#why", "too fast")
         page.fill("#by", "me")
         page.click("#apply")
@@ -133,7 +138,7 @@ def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(t
         assert "optim.clip_norm: 0.5 → 1" in page.inner_text("#preview")
         page.click("button[data-command=pause]")
         page.click("#dialog-yes")
-        page.wait_for_function("document.querySelectorAll('.notice').length === 2")
+        wait(page, "document.querySelectorAll('.notice').length === 2")
         assert taken[1].body == {"command": "pause"}
         is_over.set()
         supervisor.join()
@@ -150,9 +155,9 @@ def test_texts_of_a_run_stay_texts(tmp_path: Path, page: Page) -> None:
     with serve(tmp_path) as served:
         page.goto(served.url)
         page.get_by_role("cell", name=HOSTILE, exact=True).first.click()
-        page.wait_for_function("document.getElementById('log').textContent.includes('<script>')")
+        wait(page, "document.getElementById('log').textContent.includes('<script>')")
         page.click("tr[data-failure]")
-        page.wait_for_function("document.getElementById('dialog-body').textContent.includes('<script>')")
+        wait(page, "document.getElementById('dialog-body').textContent.includes('<script>')")
         assert page.inner_text("#dialog-title").startswith(HOSTILE)
         assert page.evaluate("document.querySelectorAll('img, main script').length") == 0
 
