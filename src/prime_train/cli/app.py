@@ -44,6 +44,8 @@ _COMMANDS = {
     "pause": "Save a checkpoint and free the GPUs, until resume.",
     "resume": "Go on with a paused run, or back to a checkpoint.",
     "gpu": "GPUs of a run: drain, test, return.",
+    "control": "One page for all runs of this folder.",
+    "top": "A live table of all runs and devices.",
     "report": "Rewrite report.md and the plots of a run.",
     "profile": "Where the time of a few steps goes, and what to change.",
     "diagnose": "The root cause in any log files.",
@@ -67,6 +69,8 @@ _BESIDE = {  # other commands in such a package
     "pause": "control.pause",
     "resume": "control.resume",
     "gpu": "control.gpu",
+    "control": "control.control",
+    "top": "control.top",
 }
 
 # Words that other programs use for what a command here does.

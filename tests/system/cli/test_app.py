@@ -35,6 +35,8 @@ COMMANDS = (
         "gpu drain",
         "gpu test",
         "gpu return",
+        "control",
+        "top",
         "report",
         "profile",
         "diagnose",

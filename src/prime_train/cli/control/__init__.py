@@ -1,1 +1,1 @@
-"""Commands to a run that is supervised: each is a request with an id, and the supervisor's events are its answer."""
+"""The commands for several runs at once and for runs that train: the page, the table, changes and commands."""

@@ -36,7 +36,7 @@ COMMAND_REQUESTED = "command_requested"  # something to do once: a checkpoint, a
 KINDS = (STOP_REQUESTED, SETTINGS_REQUESTED, COMMAND_REQUESTED)
 _KEYS = frozenset({"version", "kind", "supervisor"})
 _MORE_KEYS = frozenset({"id", "body"})
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,100}\.json")
 _MOST_FILES = 1000  # that one look visits
 _MOST_REFUSALS = 100  # of one supervisor; a folder with more is not read any further
@@ -133,7 +133,7 @@ class RequestReader:
         if found["supervisor"] != str(self._supervisor):
             raise ValueError(f"it is for another supervisor than {self._supervisor}")
         request_id, body = found.get("id", ""), found.get("body", {})
-        if not isinstance(request_id, str) or (request_id and not _ID.fullmatch(request_id)):
+        if not isinstance(request_id, str) or (request_id and not REQUEST_ID.fullmatch(request_id)):
             raise ValueError("its id is not made of up to 64 letters, digits, - and _")
         if not isinstance(body, dict):
             raise ValueError("its body is no object")

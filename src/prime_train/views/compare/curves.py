@@ -82,12 +82,13 @@ class _Bin:
 
 @dataclass(slots=True)
 class StepBins:
-    """Values by step in at most MOST_BINS bins. When there are more, each two neighbours become one.
+    """Values by step in at most `most_bins` bins. When there are more, each two neighbours become one.
 
     A step that is not above the one before begins another attempt, and a bin has the values from its last attempt.
     """
 
     metrics: int
+    most_bins: int = MOST_BINS
     width: int = 1
     attempt: int = 0
     last_step: int = -1
@@ -104,7 +105,7 @@ class StepBins:
         found.step, found.tokens = step, tokens
         found.seconds += seconds
         found.add(values)
-        while len(self.bins) > MOST_BINS:
+        while len(self.bins) > self.most_bins:
             self._halve()
 
     def _halve(self) -> None:

@@ -22,6 +22,7 @@ import psutil
 import pynvml
 
 from prime_train.supervise.launch import environment
+from prime_train.supervise.watches.gpu.health import write_gpu_health
 from prime_train.supervise.watches.gpu.samples import LOST, RESET_REQUIRED
 from prime_train.supervise.watches.kernel_log import KernelLog, address
 from prime_train.supervise.watches.sample_lines import serve, write
@@ -77,6 +78,7 @@ class Driver:
             for handle, named in zip(self._handles, self._names, strict=True)
         ]
         self._is_stale = any("fault" in gpu for gpu in gpus)
+        write_gpu_health(Path(self._run), {"gpus": gpus})
         return {"taken_s": time.monotonic(), "gpus": gpus}
 
     def report_events(self, seconds: float) -> None:
@@ -128,6 +130,8 @@ def _measure(handle: Any, run: str) -> dict[str, Any]:
         remapped = _call(pynvml.nvmlDeviceGetRemappedRows, handle)
         return {
             "used_bytes": _read_used_bytes(handle),
+            "total_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            "temperature_c": _call(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
             "uses": _list_uses(handle, run),
             "utilisation_percent": getattr(_call(pynvml.nvmlDeviceGetUtilizationRates, handle), "gpu", None),
             "slow_reasons": _call_first(

@@ -1,0 +1,82 @@
+"""`prime-train control`: one page for all runs of this folder, on this machine alone."""
+
+import json
+import os
+import sys
+import webbrowser
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.views.run.runs import RUNS, run_names
+
+PORT = 8747
+_PACKAGES = ("starlette", "uvicorn", "sse_starlette", "plotly")  # of the extra
+
+
+def control(
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")
+    ] = PORT,
+    as_json: AsJson = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open no browser.")] = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Show all runs of this folder on a page: devices, curves, failures, settings, logs.
+
+    It listens on 127.0.0.1, and only those with the token in the printed address may open it. From another machine:
+    ssh -L 8747:127.0.0.1:8747 HOST. Ctrl-C ends it; runs go on, and the next start shows the same page.
+
+    Needs the extra: pip install 'prime-train[control]'.
+
+    Examples:
+
+      prime-train control
+
+      prime-train control --port 0 --json --no-browser
+    """
+    _check_extra()
+    here = Path.cwd()
+    if not run_names(here):
+        fix = "cd to the folder where runs are started, or start one with `prime-train run`"
+        raise UserError("there is no run to show", str(here / RUNS), "the page shows the runs of one folder", fix)
+    # Lazy, because only this command needs the extra.
+    from prime_train.control.access import Address, load_tokens
+    from prime_train.control.index import Index
+    from prime_train.control.serve import control_folder, open_port, serve
+    from prime_train.control.watcher import Watcher
+
+    folder = control_folder(here / RUNS)
+    tokens = load_tokens(folder)
+    listener = open_port(port)
+    address = Address(listener.getsockname()[1])
+    url, viewer_url = f"{address.url}?t={tokens.owner}", f"{address.url}?t={tokens.viewer}"
+    if as_json:
+        document = {"version": 1, "url": url, "viewer_url": viewer_url, "pid": os.getpid(), "runs": str(here / RUNS)}
+        typer.echo(json.dumps(document))
+    else:
+        typer.echo(f"runs in {here / RUNS}\n  page         {url}\n  only to read {viewer_url}")
+        typer.echo("Ctrl-C ends the page; runs go on", err=True)
+    sys.stdout.flush()
+    index = Index(folder / "index.sqlite")
+    watcher = Watcher(here, index)
+    # Without a screen, a browser for the terminal would take this one.
+    if not (no_browser or as_json) and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        webbrowser.open(url)
+    with suppress(KeyboardInterrupt):  # the server has closed everything by then
+        serve(watcher, listener, tokens)
+    index.close()
+
+
+def _check_extra() -> None:
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        what = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        why = "the page needs a web server and plotly, which other commands do not"
+        fix = f"{sys.executable} -m pip install 'prime-train[control]'; `prime-train top` needs none of it"
+        raise UserError(what, sys.executable, why, fix, ExitCode.OUT_OF_REACH)

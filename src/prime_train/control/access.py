@@ -1,0 +1,99 @@
+"""Decides who may see the page and who may request something: tokens in files, and the origin of each request.
+
+A token is a secret of this folder of runs. Whoever has the first one may read everything and send requests; the second
+one may only read. A browser gets a token once, in the address that `control` prints, and keeps it as a cookie that no
+script can read and no other site can send.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import MARK_BYTES, OutsideError, read_text
+from prime_train.core.rundir import make_folder
+
+Role = Literal["owner", "viewer"]
+_FILES: Mapping[Role, str] = {"owner": "token", "viewer": "viewer_token"}
+_TOKEN_BYTES = 32
+_FORM = re.compile(r"[A-Za-z0-9_-]{43}")
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Tokens(NamedTuple):
+    """The two secrets of a controller."""
+
+    owner: str
+    viewer: str
+
+    def find_role(self, given: str) -> Role | None:
+        """Whose token it is, in a time that does not depend on how much of it is right."""
+        candidate = given.encode("utf-8", "replace")
+        is_owner = hmac.compare_digest(candidate, self.owner.encode())
+        is_viewer = hmac.compare_digest(candidate, self.viewer.encode())
+        return "owner" if is_owner else "viewer" if is_viewer else None
+
+
+def load_tokens(folder: Path) -> Tokens:
+    """The tokens in the files of a folder, which are made where they are missing. Raises UserError, OSError."""
+    make_folder(folder)
+    return Tokens(*(_load_token(folder / name) for name in _FILES.values()))
+
+
+def _load_token(path: Path) -> str:
+    # O_EXCL: of two controllers that start together one writes, and the other reads.
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+    fix = f"rm {path}; the next start makes another one"
+    try:
+        found = path.lstat()
+        token = read_text(path, MARK_BYTES, path.parent).strip()
+    except (OutsideError, ValueError) as error:
+        raise UserError("the token cannot be read", str(path), str(error), fix, ExitCode.OUT_OF_REACH) from error
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        why = "other users may read it, and so control the runs"
+        raise UserError("the token is no secret", str(path), why, fix, ExitCode.OUT_OF_REACH)
+    if not _FORM.fullmatch(token):
+        raise UserError("the token is damaged", str(path), "it is not 43 letters, digits, - and _", fix)
+    return token
+
+
+class Address(NamedTuple):
+    """Where the controller listens: on this machine alone."""
+
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie. Cookies of one host are sent to all its ports, so each port has a name of its own."""
+        return f"prime_train_{self.port}"
+
+    def find_fault(self, headers: Mapping[str, str], *, needs_origin: bool) -> str:
+        """Why a request is not from this page; "" if it may be.
+
+        A page of another site could reach this port by a name that resolves to 127.0.0.1, which the Host header shows,
+        or by a form, which the Origin header shows.
+        """
+        hosts = {f"{name}:{self.port}" for name in _LOOPBACK}
+        host, origin = headers.get("host", ""), headers.get("origin", "")
+        if host not in hosts:
+            return "the Host header is not this controller"
+        if origin and origin not in {f"http://{name}" for name in hosts}:
+            return "the Origin header is another site"
+        if needs_origin and not origin:
+            return "a request that changes something has no Origin header"
+        return ""

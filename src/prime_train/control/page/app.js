@@ -1,0 +1,379 @@
+"use strict";
+// Shows the document of all runs, and everything of the chosen one. Texts from runs are set as text, never as HTML.
+
+const $ = (id) => document.getElementById(id);
+const ROWS_SHOWN = 200, SMALL_FROM = 65, DETAIL_EVERY_MS = 500, LOG_EVERY_MS = 1500;
+let model = {runs: {}, machines: {}, failures: {}, controller: {}};
+let chosen = "", detail = null, role = "viewer", lastId = "", detailDue = 0, detailBusy = false, everConnected = false;
+
+// --- making elements ----------------------------------------------------------------------------------
+
+/** An element with attributes, classes and children. Strings among the children become text. */
+function make(tag, options = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(options)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "click") element.addEventListener("click", value);
+    else if (name === "class") element.className = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined).map((child) => child instanceof Node ? child : String(child)));
+  return element;
+}
+const cell = (text, kind = "") => make("td", {class: kind}, text ?? "");
+const link = (address, text) => /^https?:\/\//.test(address || "") ? make("a", {href: address, target: "_blank", rel: "noopener noreferrer"}, text) : null;
+
+// --- numbers as text ----------------------------------------------------------------------------------
+
+const whole = (value) => value === null || value === undefined ? "" : Math.round(value).toLocaleString("en-US");
+const number = (value, digits = 4) => typeof value !== "number" ? "" : Number(value.toPrecision(digits)).toString();
+function short(value, unit = "") {
+  if (typeof value !== "number") return "";
+  for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (value >= size) return `${(value / size).toFixed(1)} ${letter}${unit}`;
+  return `${value.toFixed(0)} ${unit}`.trim();
+}
+function duration(seconds) {
+  if (typeof seconds !== "number") return "";
+  if (seconds > 0 && seconds < 1) return `${(1000 * seconds).toPrecision(seconds < 0.1 ? 2 : 3)} ms`;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor(seconds % 3600 / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor(seconds % 86400 / 3600)} h`;
+}
+const age = (time) => typeof time === "number" ? `${duration(Math.max(0, Date.now() / 1000 - time))} ago` : "";
+const clock = (time) => typeof time === "number" ? new Date(time * 1000).toLocaleString() : "";
+const KINDS = {running: "good", finished: "busy", starting: "busy", recovering: "warn", paused: "warn", stopped: "", failed: "bad", died: "bad", unreadable: "bad"};
+const stateTag = (state) => make("span", {class: `state ${KINDS[state] ?? ""}`}, state);
+const figure = (row, name, digits) => row.not_finite[name] ?? number(row[name], digits);
+const cost = (usd) => usd ? `$${usd.low.toFixed(2)}–${usd.high.toFixed(2)}` : "";
+/** A colour of its own for each run, from its name. */
+function hue(name) { let found = 7; for (const letter of name) found = (found * 31 + letter.codePointAt(0)) % 360; return found; }
+
+// --- runs, devices, failures --------------------------------------------------------------------------
+
+const RANK = {running: 0, recovering: 0, starting: 0, paused: 0, died: 1, failed: 1, unreadable: 1};
+function showRuns() {
+  const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const fits = ([name, row]) => words.every((word) => `${name} ${row.state}`.toLowerCase().includes(word));
+  const runs = Object.entries(model.runs).filter(fits).sort(([a, x], [b, y]) =>
+    Number(!x.supervised) - Number(!y.supervised) || (RANK[x.state] ?? 2) - (RANK[y.state] ?? 2) || (y.began_s ?? 0) - (x.began_s ?? 0) || a.localeCompare(b));
+  $("runs").replaceChildren(...runs.slice(0, ROWS_SHOWN).map(([name, row]) => runRow(name, row)));
+  const all = Object.keys(model.runs).length, live = Object.values(model.runs).filter((row) => row.supervised).length;
+  $("shown").textContent = runs.length > ROWS_SHOWN ? `the first ${ROWS_SHOWN} of ${runs.length}; filter for the others` : "";
+  const unread = model.controller.unread ? `, ${model.controller.unread} not read yet` : "";
+  $("totals").textContent = `${all} runs, ${live} live${unread}`;
+  $("folder").textContent = model.controller.folder ?? "";
+}
+function runRow(name, row) {
+  const share = row.max_steps && !row.is_endless ? Math.min(1, row.step / row.max_steps) : null;
+  const bar = make("span", {class: "bar"}, make("i"));
+  if (share !== null) bar.firstChild.style.width = `${100 * share}%`;
+  const step = make("td", {}, whole(row.step), row.is_endless || !row.max_steps ? "" : ` of ${whole(row.max_steps)}`, share === null ? "" : bar);
+  const remarks = make("td", {class: "text"});
+  const alarms = row.alarms.filter((alarm) => alarm.answer !== "note");
+  if (alarms.length) remarks.append(make("span", {class: "tag warn", title: alarms.map((alarm) => alarm.what).join("\n")}, `${alarms.length} alarm${alarms.length > 1 ? "s" : ""}`), " ");
+  if (row.wandb) remarks.append(link(row.wandb, "W&B") ?? "", " ");
+  remarks.append(row.damage ?? (["running", "starting"].includes(row.state) ? row.phase ?? "" : row.reason ?? row.cause?.what ?? ""));
+  const line = make("tr", {class: name === chosen ? "choice chosen" : "choice", tabindex: 0, "data-run": name, "aria-selected": name === chosen},
+    make("td", {class: "name"}, name), make("td", {}, stateTag(row.state)), step, cell(figure(row, "loss", 5), "num"), cell(figure(row, "reward", 4), "num"),
+    cell(row.tokens_per_s === null ? "" : short(row.tokens_per_s, `${row.unit}/s`), "num"), cell(row.supervised ? duration(row.left_s ?? undefined) : "", "num"), cell(cost(row.usd), "num"),
+    cell(row.restarts || "", "num"), make("td", {"data-time": row.last_sign_s ?? ""}, age(row.last_sign_s)), remarks);
+  line.firstChild.style.borderLeft = `4px solid hsl(${hue(name)} 60% 50%)`;
+  line.firstChild.style.paddingLeft = "8px";
+  return line;
+}
+
+function showDevices() {
+  const machines = Object.entries(model.machines).sort();
+  const count = machines.reduce((sum, [, machine]) => sum + Object.keys(machine.devices).length, 0);
+  $("devices-note").textContent = count ? `${count} on ${machines.length} machine${machines.length > 1 ? "s" : ""}; colour: run, border: health` : "no run trains here";
+  $("devices").replaceChildren(...machines.map(([host, machine]) => {
+    const devices = Object.entries(machine.devices).sort(([, x], [, y]) => x.index - y.index);
+    return make("div", {class: "machine"}, make("b", {}, host), make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, count >= SMALL_FROM))));
+  }));
+}
+function health(device) {
+  if (device.fault || device.remap_failed || device.left_out) return "broken";
+  if (device.xids.length || device.remap_pending || device.uncorrected_errors) return "hurt";
+  return device.uuid ? "ok" : "";
+}
+function deviceCell(host, name, device, isSmall) {
+  const work = device.work[0];
+  const who = work ? `${work.run} · ${work.rank}` : "idle";
+  const used = typeof device.used_bytes === "number" && device.total_bytes ? `${Math.round(100 * device.used_bytes / device.total_bytes)}% mem` : "";
+  const parts = [device.utilisation_percent === null || device.utilisation_percent === undefined ? "" : `${device.utilisation_percent}%`, used, typeof device.temperature_c === "number" ? `${device.temperature_c}°C` : ""];
+  const trouble = device.fault || (device.xids.length ? `XID ${device.xids.join(", ")}` : "") || (device.left_out ? "left out" : "");
+  const lag = work && work.lag ? `${work.lag} behind` : work ? `step ${whole(work.step)}` : "";
+  const element = make("button", {class: `cell ${health(device)}${isSmall ? " small" : ""}`, type: "button", "data-device": name, title: `${host} ${device.kind} ${device.index}: ${who}${trouble ? `; ${trouble}` : ""}`,
+    click: () => showDevice(host, name, device)},
+  make("span", {class: "who"}, isSmall ? `${work ? work.rank : "–"}` : who), make("span", {class: "more"}, `${device.kind} ${device.index} ${lag}`), make("span", {class: "more"}, trouble || parts.filter(Boolean).join(" ")));
+  if (work) element.style.background = `hsl(${hue(work.run)} 60% 50% / .22)`;
+  return element;
+}
+function facts(pairs) { return make("dl", {}, ...pairs.filter(([, value]) => value !== "" && value !== null && value !== undefined).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])); }
+function showDevice(host, name, device) {
+  const mib = (bytes) => typeof bytes === "number" ? `${whole(bytes / 2 ** 20)} MiB` : "";
+  const flag = (value) => value === null || value === undefined ? "not known" : value ? "yes" : "no";
+  const isGpu = Boolean(device.uuid);
+  dialog(`${host}: ${device.kind} ${device.index}`, facts([["id", device.uuid], ["works for", device.work.map((one) => `${one.run}, rank ${one.rank}, step ${whole(one.step)}`).join("; ") || "no known rank"],
+    ["utilisation", typeof device.utilisation_percent === "number" ? `${device.utilisation_percent} %` : isGpu ? "not known" : ""], ["memory", isGpu ? `${mib(device.used_bytes)} of ${mib(device.total_bytes)}` : ""],
+    ["temperature", typeof device.temperature_c === "number" ? `${device.temperature_c} °C` : isGpu ? "not known" : ""], ["fault", device.fault], ["XIDs", device.xids.join(", ") || (isGpu ? "none" : "")],
+    ["uncorrectable errors", isGpu ? device.uncorrected_errors ?? "not known" : ""], ["remap failed", isGpu ? flag(device.remap_failed) : ""], ["remap waits for a reset", isGpu ? flag(device.remap_pending) : ""], ["left out", isGpu ? flag(device.left_out) : ""]]));
+}
+
+function showFailures() {
+  const all = Object.entries(model.failures).flatMap(([run, found]) => found.map((one) => ({run, ...one}))).sort((a, b) => b.time_s - a.time_s);
+  $("failures-note").textContent = all.length ? `${all.length}, newest first` : "none";
+  $("failures").parentElement.hidden = !all.length;
+  $("failures").replaceChildren(...all.slice(0, ROWS_SHOWN).map((one) => {
+    const recovered = one.recovered_s === null ? (model.runs[one.run]?.supervised ? "not yet" : "–") : duration(one.recovered_s);
+    return make("tr", {class: "choice", tabindex: 0, "data-failure": `${one.run}/${one.attempt}`, click: () => showFailure(one)}, make("td", {}, clock(one.time_s)), make("td", {class: "name"}, one.run), cell(one.attempt, "num"), cell(whole(one.step), "num"), cell(one.what, "text"), cell(recovered, "num"));
+  }));
+}
+async function showFailure(one) {
+  const log = make("pre", {}, "reading the log ...");
+  dialog(`${one.run}: attempt ${one.attempt} failed`, make("div", {}, facts([["when", clock(one.time_s)], ["at step", whole(one.step)], ["what", one.what], ["why", one.why], ["fix", one.fix], ["where", one.where], ["cause", [one.cause_class, one.cause_id].filter(Boolean).join(", ")],
+    ["exit", one.returncode === null ? "not known" : one.returncode], ["newest checkpoint", one.newest_complete ? `step ${whole(one.newest_complete)}` : "none"], ["evidence", one.evidence], ["recovered in", one.recovered_s === null ? "not yet" : duration(one.recovered_s)]]), make("h4", {}, "last lines of the log"), log));
+  const found = await get(`/api/log?name=${encodeURIComponent(one.run)}&attempt=${one.attempt}&lines=few`);
+  log.textContent = found ? found.problem ?? (found.lines.slice(-50).join("\n") || "the log is empty") : "there is no log";
+  log.scrollTop = log.scrollHeight;
+}
+
+// --- the chosen run -----------------------------------------------------------------------------------
+
+function choose(name) {
+  if (name !== chosen) { detail = null; resetEditor(); $("log").textContent = ""; $("log-attempt").replaceChildren(); }
+  chosen = name;
+  history.replaceState(null, "", name ? `#${encodeURIComponent(name)}` : "#");
+  showRuns();
+  askDetail();
+  readLog();
+}
+/** Ask for the details soon, at most twice per second. */
+function askDetail() {
+  if (!chosen || detailDue) return;
+  detailDue = setTimeout(async () => {
+    detailDue = 0;
+    if (detailBusy) { askDetail(); return; }
+    detailBusy = true;
+    const name = chosen, found = await get(`/api/run?name=${encodeURIComponent(name)}`);
+    detailBusy = false;
+    if (name !== chosen) { askDetail(); return; }
+    if (found) { detail = found; showDetail(); } else if (!(name in model.runs)) { $("run").hidden = true; }
+  }, detail ? DETAIL_EVERY_MS : 0);
+}
+function showDetail() {
+  const row = detail.row;
+  $("run").hidden = false;
+  $("run-name").textContent = detail.name;
+  $("run-state").className = `state ${KINDS[row.state] ?? ""}`;
+  $("run-state").textContent = row.state;
+  $("run-step").textContent = `step ${whole(row.step)}${row.is_endless || !row.max_steps ? "" : ` of ${whole(row.max_steps)}`}${row.left_s ? `, ${duration(row.left_s)} left` : ""}`;
+  $("run-path").textContent = detail.path;
+  $("alarms").replaceChildren(...row.alarms.map((alarm) => alarm.answer === "note"
+    ? make("div", {class: "quiet", title: `${alarm.why}\n${alarm.fix}`}, `note: ${alarm.what}`)
+    : make("div", {class: "alarm warn"}, make("b", {}, alarm.what), make("div", {}, alarm.why), make("div", {}, alarm.fix))));
+  $("curves").parentElement.hidden = !Object.keys(detail.curves).length;
+  Charts.draw($("curves"), detail);
+  showReplicas();
+  showCommands(row);
+  showEditor();
+  showCheckpoints(row);
+  $("entries").replaceChildren(...detail.entries.slice(-100).reverse().map((entry) => make("tr", {}, make("td", {class: "quiet"}, clock(entry.time_s)), cell(entry.text, "text"))));
+}
+const TIMES = [["data_s", "data", "--two"], ["rollouts_s", "rollouts", "--two"], ["forward_backward_s", "compute", "--one"], ["optimizer_s", "optimizer", "--four"], ["weights_s", "weights", "--four"], ["checkpoint_s", "wait for a save", "--bad"]];
+function timesBar(times) {
+  const found = TIMES.filter(([name]) => times[name] > 0), total = found.reduce((sum, [name]) => sum + times[name], 0);
+  if (!total) return "";
+  const stack = make("span", {class: "stack"});
+  for (const [name, , shade] of found) { const part = make("i"); part.style.width = `${100 * times[name] / total}%`; part.style.background = `var(${shade})`; stack.append(part); }
+  return make("div", {}, stack, make("span", {class: "legend"}, found.map(([name, text]) => `${text} ${duration(times[name])}`).join(", ")));
+}
+function showReplicas() {
+  $("replicas").replaceChildren(...detail.replicas.slice(0, 600).map((one) => make("tr", {}, cell(one.rank, "num"), cell(one.device), cell(whole(one.step), "num"), cell(one.lag === null ? "" : one.lag, "num"), cell(number(one.loss, 5), "num"),
+    make("td", {}, timesBar(one.times)), cell(one.settings ?? "", "num"), cell(whole(one.checkpoint), "num"), make("td", {"data-time": one.last_sign_s ?? ""}, age(one.last_sign_s)))));
+}
+function showCommands(row) {
+  const buttons = [];
+  const command = (text, body, question, kind = "command_requested") => make("button", {class: "plain", type: "button", "data-command": body.command ?? "stop", click: () => confirmThen(question, () => send(kind, body))}, text);
+  if (row.supervised) {
+    if (row.state === "paused") buttons.push(command("Resume", {command: "resume"}, "Go on from the newest checkpoint?"));
+    else buttons.push(command("Save now", {command: "checkpoint"}, "Save a checkpoint at the next step?"), command("Pause", {command: "pause"}, "Save, end the processes and free the GPUs until the run is resumed?"));
+    buttons.push(command("Stop", {}, "Save a checkpoint and end the run? The command that started it resumes it.", "stop_requested"));
+  }
+  if ($("commands").dataset.of !== `${chosen}/${row.state}/${row.supervised}`) { $("commands").replaceChildren(...buttons); $("commands").dataset.of = `${chosen}/${row.state}/${row.supervised}`; }
+}
+function showCheckpoints(row) {
+  const found = detail.checkpoints, parent = $("checkpoints");
+  parent.replaceChildren(...found.checkpoints.map((one) => {
+    const back = row.supervised && one.complete ? make("button", {class: "small plain owner", type: "button", "data-step": one.step, click: () => confirmThen(`End the attempt and resume from step ${whole(one.step)}? Later steps are trained again.`, () => send("command_requested", {command: "go_back", step: one.step}))}, "Resume from here") : "";
+    return make("tr", {}, cell(whole(one.step), "num"), cell(short(one.size_bytes, "B"), "num"), cell(duration(one.age_s), "num"), cell(one.problem ?? (one.resume ? "complete; a resume uses it" : "complete"), "text"), make("td", {}, back));
+  }));
+  if (found.problem) parent.append(make("tr", {}, make("td", {colspan: 5}, found.problem)));
+  else if (!found.checkpoints.length) parent.append(make("tr", {}, make("td", {colspan: 5, class: "quiet"}, "none yet")));
+}
+
+// --- the editor of live settings ----------------------------------------------------------------------
+
+let shownKeys = "";
+function resetEditor() { $("editor").reset(); shownKeys = ""; $("keys").replaceChildren(); preview(); }
+function showEditor() {
+  const keys = Object.entries(detail.values), signature = JSON.stringify(keys);
+  const isEdited = [...$("keys").querySelectorAll("input")].some((input) => input.value !== "");
+  if (signature !== shownKeys && !isEdited) {
+    shownKeys = signature;
+    $("keys").replaceChildren(...keys.map(([key, value]) => make("label", {class: "key"}, make("code", {}, key), make("span", {class: "num"}, value === null ? "unset" : String(value)), make("input", {class: "owner", "data-key": key, inputmode: "decimal", maxlength: 100, placeholder: "change to"}))));
+    if (!keys.length) $("keys").replaceChildren(make("span", {class: "quiet"}, "no key of this run changes while it trains"));
+  }
+  for (const input of $("keys").querySelectorAll("input")) input.disabled = !detail.row.supervised;
+  const applied = new Map(detail.entries.filter((entry) => entry.kind === "settings_applied").map((entry) => [entry.details.version, entry.step]));
+  $("versions").replaceChildren(...[...detail.settings].reverse().map((one) => make("div", {class: "version"},
+    make("b", {}, `${one.version}: `), Object.entries(one.values ?? {}).map(([key, value]) => `${key} = ${value}`).join(", "),
+    make("div", {class: "quiet"}, [applied.has(one.version) ? `in force from step ${whole(applied.get(one.version))}` : "not in force yet", one.by, one.why, clock(one.requested_s)].filter(Boolean).join(" · ")),
+    one.before && detail.row.supervised ? make("button", {class: "small plain owner", type: "button", "data-back": one.version, click: () => fillEditor(one.before, `back to before version ${one.version}`)}, "Roll back") : null)));
+  if (!detail.settings.length) $("versions").replaceChildren(make("span", {class: "quiet"}, "nothing was changed"));
+  preview();
+}
+/** Put values into the editor, where they are looked at before they are applied. */
+function fillEditor(values, why) {
+  for (const [key, value] of Object.entries(values)) {
+    const input = [...$("keys").querySelectorAll("input")].find((one) => one.dataset.key === key);
+    if (input) input.value = value === null ? "unset" : String(value);
+  }
+  $("why").value = why;
+  preview();
+}
+function edited() {
+  const found = {};
+  for (const input of $("keys").querySelectorAll("input")) {
+    const text = input.value.trim(), now = detail?.values[input.dataset.key];
+    if (text === "") continue;
+    const value = text === "unset" ? null : text === "true" || text === "false" ? text === "true" : text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
+    if (value !== now) found[input.dataset.key] = value;
+  }
+  return found;
+}
+function preview() {
+  const changes = Object.entries(edited());
+  $("preview").replaceChildren(...changes.map(([key, value]) => {
+    const before = detail.values[key], times = typeof before === "number" && typeof value === "number" && before ? ` (× ${number(value / before, 3)})` : "";
+    return make("div", {}, `${key}: ${before ?? "unset"} → ${value ?? "unset"}${times}`);
+  }));
+  if (changes.length) $("preview").append(make("span", {class: "quiet"}, "checked as in the config, and applied by all ranks at the same step"));
+  $("apply").disabled = !changes.length;
+}
+async function applyChanges() {
+  const expect = Math.max(0, ...detail.settings.map((one) => one.version));
+  const answer = await send("settings_requested", {values: edited(), why: $("why").value.trim(), by: $("by").value.trim() || "the page", expect});
+  if (answer && answer.outcome !== "refused") resetEditor();
+}
+
+// --- requests, dialogs, notices -----------------------------------------------------------------------
+
+async function get(address) {
+  try {
+    const answer = await fetch(address);
+    if (answer.status === 401) lockOut();
+    return answer.ok ? await answer.json() : null;
+  } catch { return null; }
+}
+async function send(kind, body) {
+  const id = [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const request = {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({run: chosen, kind, id, body})};
+  try {
+    const answer = await fetch("/api/request", request), found = await answer.json();
+    notice(found.error ?? found, Boolean(found.error) || ["refused", "failed"].includes(found.outcome));
+    return found.error ? null : found;
+  } catch {
+    notice({what: "no answer came", why: "the controller is gone, so the effect is not known", fix: "look at the events of the run"}, true);
+    return null;
+  } finally { askDetail(); }
+}
+function notice(found, failed) {
+  const element = make("div", {class: failed ? "notice failed" : "notice"}, make("b", {}, failed ? found.what : `${found.outcome}: ${found.what}`), ...[found.why, found.fix].filter(Boolean).map((text) => make("div", {}, text)));
+  element.addEventListener("click", () => element.remove());
+  $("notices").append(element);
+  setTimeout(() => element.remove(), failed ? 30000 : 10000);
+}
+function dialog(title, body, yes = null) {
+  $("dialog-title").textContent = title;
+  $("dialog-body").replaceChildren(body);
+  $("dialog-yes").hidden = !yes;
+  $("dialog-no").textContent = yes ? "No" : "Close";
+  $("dialog").onclose = () => { if (yes && $("dialog").returnValue === "yes") yes(); };
+  $("dialog").returnValue = "";
+  $("dialog").showModal();
+}
+const confirmThen = (question, act) => dialog(chosen, make("p", {}, question), act);
+
+// --- the log ------------------------------------------------------------------------------------------
+
+async function readLog() {
+  const name = chosen, attempt = $("log-attempt").value;
+  if (!name || document.hidden) return;
+  const found = await get(`/api/log?name=${encodeURIComponent(name)}&attempt=${attempt}`);
+  if (name !== chosen || !found) return;
+  const options = ["", ...found.attempts.map(String).reverse()];
+  if ($("log-attempt").children.length !== options.length) { $("log-attempt").replaceChildren(...options.map((one) => make("option", {value: one}, one || "latest"))); $("log-attempt").value = attempt; }
+  const text = found.problem ?? found.lines.join("\n");
+  if ($("log").textContent === text) return;
+  $("log").textContent = text;
+  if ($("log-follow").checked) $("log").scrollTop = $("log").scrollHeight;
+}
+
+// --- the stream ---------------------------------------------------------------------------------------
+
+function take(kind, data) {
+  if (kind === "state") model = {runs: {}, machines: {}, failures: {}, controller: {}};
+  for (const [section, changed] of Object.entries(data)) {
+    for (const [name, value] of Object.entries(changed)) { if (value === null) delete model[section][name]; else (model[section] ??= {})[name] = value; }
+  }
+  if (data.runs || data.controller) showRuns();
+  if (data.machines) showDevices();
+  if (data.failures || data.runs) showFailures();
+  if (chosen && (kind === "state" || data.runs?.[chosen] || data.failures?.[chosen])) askDetail();
+  if (!chosen && everConnected) { const first = $("runs").firstChild?.dataset?.run; if (first) choose(first); }
+}
+function connected(text, kind) { $("connection").textContent = text; $("connection").className = `tag ${kind}`; }
+function lockOut() { connected("locked out: open the address that prime-train control prints", "bad"); }
+let source = null;
+function follow() {
+  source = new EventSource(`/api/stream?since=${encodeURIComponent(lastId)}`);
+  const handle = (kind) => (event) => { lastId = event.lastEventId; take(kind, JSON.parse(event.data)); };
+  source.addEventListener("state", handle("state"));
+  source.addEventListener("change", handle("change"));
+  source.onopen = () => connected("live", "good");
+  source.onerror = () => {
+    connected("connection lost; trying again", "warn");
+    if (source.readyState === EventSource.CLOSED) setTimeout(follow, 2000); // the server refused: the browser gives up
+  };
+}
+
+async function start() {
+  $("filter").addEventListener("input", showRuns);
+  const pick = (event) => { const line = event.target.closest("tr[data-run]"); if (line && !event.target.closest("a")) choose(line.dataset.run); };
+  $("runs").addEventListener("click", pick);
+  document.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.target.matches?.("tr.choice")) event.target.click(); });
+  $("editor").addEventListener("input", preview);
+  $("editor").addEventListener("reset", () => setTimeout(() => { shownKeys = ""; if (detail) showEditor(); }));
+  $("editor").addEventListener("submit", (event) => { event.preventDefault(); applyChanges(); });
+  $("log-attempt").addEventListener("change", readLog);
+  setInterval(() => { if ($("log-follow").checked) readLog(); }, LOG_EVERY_MS);
+  setInterval(() => { for (const element of document.querySelectorAll("[data-time]")) element.textContent = element.dataset.time ? age(Number(element.dataset.time)) : ""; }, 1000);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (detail) showDetail(); });
+  const found = await get("/api/state");
+  if (found) {
+    role = found.role;
+    lastId = found.id;
+    document.body.classList.toggle("viewer", role !== "owner");
+    $("role").hidden = role === "owner";
+    everConnected = true;
+    const wanted = decodeURIComponent(location.hash.slice(1));
+    if (wanted in found.runs) chosen = wanted;
+    const {runs, machines, failures, controller} = found;
+    take("state", {runs, machines, failures, controller});
+    if (chosen) choose(chosen);
+  }
+  follow();
+}
+start();

@@ -1,0 +1,51 @@
+"""Hands a request of the page to the supervisor of its run, and returns the answer as JSON. Changes nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from prime_train.control.timeline import shorten
+from prime_train.control.watcher import Watcher
+from prime_train.core.errors import UserError
+from prime_train.supervise.processes.ask import ask, create_request_id
+from prime_train.supervise.processes.requests import KINDS, REQUEST_ID, STOP_REQUESTED, request_stop
+
+_KEYS = {"run", "kind", "id", "body"}
+
+
+def hand_on(watcher: Watcher, found: Any) -> dict[str, Any]:
+    """The answer to a request {run, kind, id, body}: outcome, what, why, fix, where. Raises UserError.
+
+    The same `id` may be sent again when no answer came: the supervisor acts on it once.
+    """
+    if not isinstance(found, dict) or found.keys() - _KEYS or not isinstance(found.get("run"), str):
+        raise _fault("it is no object with the keys run, kind, id and body", "send one as docs/control.md shows")
+    name, kind = found["run"], found.get("kind")
+    body, request_id = found.get("body", {}), found.get("id") or create_request_id()
+    if kind not in KINDS:
+        raise _fault(f"the kind {shorten(kind)!r} is not known", f"use one of {', '.join(KINDS)}")
+    if not isinstance(body, dict):
+        raise _fault("its body is no object", "send one as docs/control.md shows")
+    if not isinstance(request_id, str) or not REQUEST_ID.fullmatch(request_id):
+        raise _fault("its id is not made of up to 64 letters, digits, - and _", "leave it out, or send a random one")
+    run_dir, row = watcher.run_dir(name), watcher.row(name)
+    if run_dir is None or row is None:
+        raise UserError(f"no run {shorten(name)!r}", str(watcher.root), "its folder is gone", "reload the page")
+    if kind == STOP_REQUESTED:
+        holder = request_stop(run_dir, row["attempt"])
+        what = f"process {holder.identity.pid} saves a checkpoint and ends the run"
+        return {
+            "outcome": "accepted",
+            "request_id": request_id,
+            "what": what,
+            "why": "",
+            "fix": "",
+            "where": str(run_dir.path),
+        }
+    answer: dict[str, Any] = shorten(asdict(ask(run_dir, row["attempt"], kind, body, request_id)))
+    return answer
+
+
+def _fault(what: str, fix: str) -> UserError:
+    return UserError(what, "POST /api/request", "only known requests reach a supervisor", fix)

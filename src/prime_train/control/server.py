@@ -1,0 +1,266 @@
+"""Serves the page, the documents and the stream of changes over HTTP on loopback. Reads no file of a run itself.
+
+Every request passes `Guard`, which judges its Host and Origin headers and its token, and forbids the browser to load or
+run anything from elsewhere. A GET changes nothing; the only POST hands a request to a supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import plotly
+from anyio import CapacityLimiter, to_thread
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from prime_train.control.access import Address, Role, Tokens
+from prime_train.control.logs import EVIDENCE_LINES, LINES, read_log
+from prime_train.control.prometheus import write_metrics
+from prime_train.control.requests import hand_on
+from prime_train.control.stream import Change
+from prime_train.control.watcher import LOOK_EVERY_S, Watcher
+from prime_train.core.errors import UserError
+from prime_train.core.outside import MARK_BYTES, parse_json
+
+MOST_READERS = 32  # of the stream
+_AT_WORK = 16  # requests that wait for a supervisor; more are refused
+_COOKIE_S = 30 * 24 * 3600
+_PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+}
+# No script, style, picture or connection from elsewhere. plotly sets style attributes, and adds rules to a style
+# element that is created empty: the hash is that of no text.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "
+    "style-src-attr 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Guard:
+    """Refuses a request that is not from this page, or has no token. Adds the headers of _HEADERS to each answer."""
+
+    def __init__(self, app: App, address: Address, tokens: Tokens) -> None:
+        self._app, self._address, self._tokens = app, address, tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+                message["headers"] = [*message.get("headers", []), *added]
+            await send(message)
+
+        answer = self._judge(scope)
+        await (answer or self._app)(scope, receive, send_guarded)
+
+    def _judge(self, scope: Scope) -> Response | None:
+        """The answer to a request that goes no further. Puts the role into the scope."""
+        headers, method = Headers(scope=scope), scope["method"]
+        if method not in ("GET", "HEAD", "POST"):
+            return _refuse(405, f"{method[:20]} is not allowed", "the page reads with GET and sends with POST", "")
+        bearer = headers.get("authorization", "").partition("Bearer ")[2]
+        # A browser sends a cookie by itself, and a bearer never.
+        if fault := self._address.find_fault(headers, needs_origin=method == "POST" and not bearer):
+            why = "a page of another site must not read or control the runs"
+            return _refuse(403, fault, why, f"open {self._address.url}")
+        request = Request(scope)
+        given = request.query_params.get("t", "") if scope["path"] == "/" else ""
+        if given and (role := self._tokens.find_role(given)):
+            return self._give_cookie(given)
+        role = self._tokens.find_role(bearer or request.cookies.get(self._address.cookie, ""))
+        if role is None:
+            why = "only those with a token of this controller may see its runs"
+            return _refuse(
+                401, "the token is missing or wrong", why, "open the address that `prime-train control` prints"
+            )
+        if method == "POST" and role != "owner":
+            why = "this token may only read"
+            return _refuse(403, "a viewer sends no requests", why, "use the address for owners")
+        scope["role"] = role
+        return None
+
+    def _give_cookie(self, token: str) -> Response:
+        """To the page without the token in its address: an address is kept in the history of a browser."""
+        answer = RedirectResponse("/", status_code=303)
+        answer.set_cookie(self._address.cookie, token, _COOKIE_S, path="/", httponly=True, samesite="strict")
+        return answer
+
+
+def _refuse(status: int, what: str, why: str, fix: str, where: str = "this request") -> JSONResponse:
+    return JSONResponse({"error": {"what": what, "where": where, "why": why, "fix": fix}}, status)
+
+
+def _refuse_by(error: UserError) -> JSONResponse:
+    return _refuse(409, error.what, error.why, error.fix, error.where)
+
+
+class Controller:
+    """The routes. `close` ends the thread that follows the runs."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._page = _load_page()
+        self._readers = 0
+        self._at_work = CapacityLimiter(_AT_WORK)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="watcher", daemon=True)
+
+    def _follow(self) -> None:
+        while not self._ending.is_set():
+            began_s = time.monotonic()
+            self._watcher.look()
+            self._ending.wait(max(0.01, LOOK_EVERY_S - (time.monotonic() - began_s)))
+
+    @contextlib.asynccontextmanager
+    async def live(self, _app: Starlette) -> AsyncIterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._ending.set()
+            await to_thread.run_sync(self._thread.join)
+
+    def routes(self) -> list[Route]:
+        return [
+            *(Route(path, self.page, methods=["GET"]) for path in self._page),
+            Route("/api/state", self.state, methods=["GET"]),
+            Route("/api/run", self.run, methods=["GET"]),
+            Route("/api/log", self.log, methods=["GET"]),
+            Route("/api/stream", self.stream, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/api/request", self.request, methods=["POST"]),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        content, kind = self._page[request.url.path]
+        return Response(content, media_type=kind)
+
+    async def state(self, request: Request) -> Response:
+        found = self._watcher.stream.snapshot()
+        role: Role = request.scope["role"]
+        return JSONResponse({"version": 1, "id": found.id, "role": role, **found.document})
+
+    async def run(self, request: Request) -> Response:
+        found = await to_thread.run_sync(self._watcher.detail, request.query_params.get("name", ""))
+        if found is None:
+            return _refuse(404, "there is no such run", "its folder is gone, or was never here", "reload the page")
+        return JSONResponse(found)
+
+    async def log(self, request: Request) -> Response:
+        """`attempt`: its number, the latest without it. `lines`: few beside a failure, else many."""
+        run_dir = self._watcher.run_dir(request.query_params.get("name", ""))
+        attempt = request.query_params.get("attempt", "")
+        if run_dir is None or not (attempt == "" or (attempt.isascii() and attempt.isdecimal() and len(attempt) < 8)):
+            return _refuse(404, "there is no such log", "the run or the attempt is not here", "reload the page")
+        lines = EVIDENCE_LINES if request.query_params.get("lines") == "few" else LINES
+        number = int(attempt) if attempt else None
+        try:
+            return JSONResponse(await to_thread.run_sync(read_log, run_dir, number, lines))
+        except (UserError, OSError) as error:
+            problem = error.what if isinstance(error, UserError) else f"the log cannot be read: {error.strerror}"
+            return JSONResponse({"attempt": None, "attempts": [], "lines": [], "problem": problem})
+
+    async def metrics(self, _request: Request) -> Response:
+        text = write_metrics(self._watcher.stream.snapshot().document)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def stream(self, request: Request) -> Response:
+        if self._readers >= MOST_READERS:
+            why = f"{MOST_READERS} readers follow the changes"
+            return _refuse(503, "no further page can be served", why, "close a page")
+        last = request.headers.get("last-event-id", "") or request.query_params.get("since", "")
+        return EventSourceResponse(self._changes(last), ping=15, headers={"Cache-Control": "no-store"})
+
+    async def _changes(self, last_id: str) -> AsyncIterator[ServerSentEvent]:
+        """Every change after `last_id`. Changes that came meanwhile follow each other without a pause."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        stop_listening = self._watcher.stream.listen(wake)
+        self._readers += 1
+        try:
+            while True:
+                woken.clear()
+                for change in self._watcher.stream.since(last_id):
+                    last_id = change.id
+                    yield _as_event(change)
+                await woken.wait()
+        finally:
+            self._readers -= 1
+            stop_listening()
+
+    async def request(self, request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return _refuse(
+                415, "the body is no JSON", "a form of another site cannot send JSON", "send application/json"
+            )
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MARK_BYTES:
+                return _refuse(413, "the body is too long", "a request has at most 64 KiB", "send less")
+        try:
+            found = parse_json(body)
+        except ValueError as error:
+            return _refuse(400, "the body is no JSON", str(error)[:200], "send one JSON object")
+        if self._at_work.available_tokens <= 0:
+            why = f"{_AT_WORK} requests wait for their supervisors"
+            return _refuse(503, "too many requests at once", why, "wait a second, and send it again with the same id")
+        try:
+            return JSONResponse(await to_thread.run_sync(hand_on, self._watcher, found, limiter=self._at_work))
+        except UserError as error:
+            return _refuse_by(error)
+
+
+def _as_event(change: Change) -> ServerSentEvent:
+    data = json.dumps(change.document, separators=(",", ":"))
+    return ServerSentEvent(data=data, event=change.kind, id=change.id)
+
+
+def _load_page() -> dict[str, tuple[bytes, str]]:
+    """The files of the page by their paths, with their kinds. plotly's script is that of the installed package."""
+    folder = files("prime_train.control") / "page"
+    found = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _PAGE.items()}
+    script = Path(str(plotly.__file__)).parent / "package_data" / "plotly.min.js"
+    return found | {"/plotly.min.js": (script.read_bytes(), "text/javascript; charset=utf-8")}
+
+
+def create_app(watcher: Watcher, address: Address, tokens: Tokens) -> App:
+    """The application that a server runs."""
+    controller = Controller(watcher)
+    app = Starlette(routes=controller.routes(), lifespan=controller.live)
+    return Guard(app, address, tokens)

@@ -1,0 +1,230 @@
+"""Makes the documents that the page and `top` show from what is known of the runs.
+
+`make_row` is the line of a run, `map_devices` the machines with their GPUs, `make_detail` everything of one run. The
+numbers come from the document of `status`. Only settings and checkpoints are read from their folders. Ages are given as
+times, because an age would change at each look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prime_train.control.followed import FollowedRun, RankSeen
+from prime_train.control.timeline import find_failures, find_marks, shorten
+from prime_train.core.errors import UserError
+from prime_train.core.outside import MARK_BYTES, read_json
+from prime_train.core.rundir import RunDir
+from prime_train.supervise.core.state import ActiveAlarm, State
+from prime_train.views.compare.spent import usd_so_far
+from prime_train.views.run import checkpoints
+from prime_train.views.run.status import Status
+from prime_train.views.run.status_document import status_document
+from prime_train.views.text import rounded
+
+Document = dict[str, Any]
+_OF_STATUS = (
+    *("state", "resumable", "exit_code", "reason", "step", "max_steps", "is_endless", "loss", "validation_loss"),
+    *("reward", "tokens_per_s", "unit", "phase", "last_event", "attempt", "restarts", "left_s", "not_finite"),
+)
+_ALARMS_SHOWN = 20
+_ENTRIES_SHOWN = 300
+_SETTINGS_SHOWN = 200
+
+
+def make_row(run: FollowedRun, now_s: float) -> Document:
+    """The line of a run. A run that cannot be read has the state "unreadable" and the reason."""
+    state = run.state
+    status = _create_status(run, now_s)
+    found = status_document(status)
+    row = {name: shorten(found[name]) for name in _OF_STATUS}
+    row |= {
+        "cause": found["cause"] and {name: shorten(found["cause"][name]) for name in ("what", "attempt", "step", "id")},
+        "alarms": [_alarm(active) for active in state.alarms[:_ALARMS_SHOWN]],
+        "host": run.holder.host if run.holder else None,
+        "supervised": run.is_supervised,
+        "began_s": state.first_opened_s,
+        "last_sign_s": _last_sign_s(state),
+        "world_size": run.world_size,
+        "device": shorten(state.started.device) if state.started else None,
+        "newest_complete": status.newest_complete,
+        "saving": state.saving_step,
+        "usd": _usd(run, now_s),
+        "wandb": run.link,
+        "damage": run.damage or None,
+    }
+    if run.unreadable:
+        row |= {"state": "unreadable", "reason": shorten(run.unreadable)}
+    return row
+
+
+def _create_status(run: FollowedRun, now_s: float) -> Status:
+    newest = run.state.newest_complete or None
+    return Status(run.run_dir.path, run.state, run.is_supervised, (), newest_complete=newest, now_s=now_s)
+
+
+def _last_sign_s(state: State) -> float | None:
+    last_s = state.live.last_sign_s if state.live else state.progress_s
+    return state.last_event_s if last_s is None else last_s
+
+
+def _usd(run: FollowedRun, now_s: float) -> Document | None:
+    found = usd_so_far(run.state, run.config, now_s if run.is_supervised else None)
+    return None if found is None else {name: round(getattr(found, name), 2) for name in ("low", "typical", "high")}
+
+
+def _alarm(active: ActiveAlarm) -> Document:
+    alarm = active.alarm
+    names = ("watch", "name", "subject", "answer", "what", "why", "fix", "where")
+    return {name: shorten(getattr(alarm, name)) for name in names} | {"since_s": round(active.since_s, 3)}
+
+
+# --- machines and GPUs ------------------------------------------------------------------------------
+
+
+def map_devices(runs: Iterable[FollowedRun]) -> dict[str, Document]:
+    """Each machine with its devices: the GPUs that a watch samples, else one for each rank of a run without GPUs.
+
+    `work`: the runs, and their ranks, whose processes the driver lists on the GPU. A run whose processes the driver
+    lists under other numbers, as in some containers, has no rank there.
+    """
+    machines: dict[str, dict[str, Document]] = {}
+    for run in runs:
+        if run.holder is None or run.state.live is None:
+            continue
+        devices = machines.setdefault(shorten(str(run.gpus.get("host", run.holder.host))), {})
+        pids = {rank.pid: rank for rank in run.ranks.values()}
+        for gpu in run.gpus.get("gpus", ()):
+            cell = devices.setdefault(gpu["uuid"] or f"GPU {gpu['index']}", _create_cell(gpu))
+            ranks = [pids[pid] for pid in gpu["pids"] or () if pid in pids]
+            cell["work"] += [_work(run, rank) for rank in ranks]
+            cell["xids"] = sorted({*cell["xids"], *_xids(run.state, gpu["uuid"])})
+            cell["left_out"] = cell["left_out"] or gpu["uuid"] in run.state.left_out
+        if not run.gpus:
+            for rank in run.ranks.values():
+                name = f"{run.name}/{rank.rank}"
+                devices[name] = _create_cell({"index": rank.rank, "kind": rank.device}) | {"work": [_work(run, rank)]}
+    return {host: {"devices": devices} for host, devices in machines.items()}
+
+
+def _create_cell(sample: Mapping[str, Any]) -> Document:
+    return {
+        "index": sample["index"],
+        "kind": shorten(sample.get("kind", "GPU")),
+        **{name: value for name, value in sample.items() if name not in ("pids", "index", "kind")},
+        "work": [],
+        "xids": [],
+        "left_out": False,
+    }
+
+
+def _work(run: FollowedRun, rank: RankSeen) -> Document:
+    return {"run": run.name, "rank": rank.rank, "step": _rank_step(run, rank), "lag": _lag(run, rank)}
+
+
+def _rank_step(run: FollowedRun, rank: RankSeen) -> int | None:
+    """Rank 0 reports the step for all ranks, which make each step together."""
+    return run.state.step if rank.step is None else rank.step
+
+
+def _lag(run: FollowedRun, rank: RankSeen) -> int | None:
+    """Steps behind the rank that is furthest; None for a rank that reports no steps itself."""
+    furthest = max((one.step for one in run.ranks.values() if one.step is not None), default=None)
+    return None if rank.step is None or furthest is None else furthest - rank.step
+
+
+def _xids(state: State, uuid: str) -> set[str]:
+    """The XIDs that an alarm names and that stand."""
+    prefix = "gpu_xid_"
+    return {
+        active.alarm.name.removeprefix(prefix)[:8]
+        for active in state.alarms
+        if active.alarm.where == uuid and uuid and active.alarm.name.startswith(prefix)
+    }
+
+
+# --- one run ----------------------------------------------------------------------------------------
+
+
+def make_detail(run: FollowedRun, now_s: float) -> Document:
+    """Everything of one run. Reads its folders of checkpoints and of settings."""
+    entries = list(run.entries)
+    return {
+        "name": run.name,
+        "path": str(run.run_dir.path),
+        "row": make_row(run, now_s),
+        "replicas": _list_replicas(run),
+        "curves": run.curves.document(),
+        "marks": find_marks(entries),
+        "failures": find_failures(entries),
+        "entries": entries[-_ENTRIES_SHOWN:],
+        "settings": read_settings(run.run_dir),
+        "values": _live_values(run),
+        "checkpoints": _list_checkpoints(run, now_s),
+    }
+
+
+def _list_replicas(run: FollowedRun) -> list[Document]:
+    """The ranks of the newest attempt. Times per step are those that rank 0 measures."""
+    settings = next((entry for entry in reversed(run.entries) if entry["kind"] == "settings_applied"), None)
+    version = settings["details"].get("version") if settings else None
+    times = {name: rounded(value, 6) for name, value in run.curves.last.items()}
+    return [
+        {
+            "rank": rank.rank,
+            "pid": rank.pid,
+            "device": shorten(rank.device),
+            "step": _rank_step(run, rank),
+            "lag": _lag(run, rank),
+            "loss": rounded(run.state.loss, 6) if rank.rank == 0 else None,
+            "times": times if rank.rank == 0 else {},
+            "last_sign_s": rank.sign_s,
+            "settings": version,
+            "checkpoint": run.state.newest_complete or None,
+        }
+        for rank in sorted(run.ranks.values(), key=lambda one: one.rank)
+    ]
+
+
+def read_settings(run_dir: RunDir) -> list[Document]:
+    """The versions of live settings, oldest first: version, values, before, by, why. Damaged files are left out."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in sorted((run_dir.path / "settings").glob("[0-9]*.json"))[-_SETTINGS_SHOWN:]:
+            with contextlib.suppress(OSError, ValueError):
+                document = read_json(path, MARK_BYTES, run_dir.path)
+                if isinstance(document, dict) and type(document.get("version")) is int:
+                    found.append(shorten(document))
+    return found
+
+
+# Keys that a page offers to change. Which may change, and within which bounds, the supervisor decides.
+_OFFERED = (
+    *("optim.lr", "optim.muon_lr", "optim.weight_decay", "optim.clip_norm"),
+    *("run.max_steps", "eval.interval_steps", "checkpoint.interval_steps"),
+)
+
+
+def _live_values(run: FollowedRun) -> Document:
+    """The value of each offered key that the config has, with later settings over it."""
+    values: Document = {}
+    for key in _OFFERED:
+        table, _, name = key.partition(".")
+        found = run.config.get(table)
+        if isinstance(found, dict) and isinstance(found.get(name), int | float | str):
+            values[key] = shorten(found[name])
+    for settings in read_settings(run.run_dir):
+        changed = settings.get("values")
+        values |= changed if isinstance(changed, dict) else {}
+    return values
+
+
+def _list_checkpoints(run: FollowedRun, now_s: float) -> Document:
+    try:
+        found = checkpoints.saved(run.run_dir)
+        document = checkpoints.list_json(run.name, found, run.state.unreadable, now_s)
+    except (UserError, OSError) as error:
+        why = error.why if isinstance(error, UserError) else error.strerror or str(error)
+        return {"checkpoints": [], "resume_step": None, "problem": shorten(why)}
+    return {"checkpoints": shorten(document["checkpoints"]), "resume_step": document["resume_step"], "problem": None}

@@ -1,0 +1,172 @@
+"""The page in a real Chromium: what it shows while runs go on, and that no text of a run becomes code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from prime_train.core.rundir import RunDir
+from prime_train.events import LaunchAsked, Progress, TrainerStarted
+from prime_train.supervise.processes.lock import hold_run
+from prime_train.supervise.processes.requests import Request
+from tests.system.control.served import ANSWER_S, serve
+from tests.system.control.test_server import answer_requests
+from tests.unit.cli.commands import wait_until
+from tests.unit.views.written_runs import (
+    DEATH,
+    FIRST_ATTEMPT,
+    WHOLE_LIFE,
+    Timeline,
+    records,
+    write_checkpoint,
+    write_events,
+    write_metrics,
+    write_run,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytest.importorskip("sse_starlette", reason="the extra `control` is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+if BROWSER is None:
+    pytest.skip("there is no Chromium: apt-get install chromium", allow_module_level=True)
+
+HOSTILE = "<img src=x onerror=window.broken=1>"
+ANSWER_MS = 1000 * ANSWER_S
+# Of plotly: a style element that the policy of the page refuses, and that nothing here needs.
+_KNOWN = "Applying inline style violates"
+RESTART: Timeline = (
+    (13.0, "supervisor", LaunchAsked(2, 50)),
+    (15.0, "trainer-002-rank0", TrainerStarted(2, 1, 0, 1, "cpu", "fp32", 1, 1, 50)),
+    (16.0, "trainer-002-rank0", Progress(2, 61, 5.25, 4000.0, 122_880)),
+)
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    """An empty page. Fails if the page reports an error, or runs code that a run has written."""
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+    flags += ["--disable-component-update", "--disable-sync"]
+    faults: list[str] = []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=BROWSER, args=flags)
+        found = browser.new_page(viewport={"width": 1300, "height": 900})
+        found.set_default_timeout(ANSWER_MS)
+        found.on("pageerror", lambda error: faults.append(str(error)))
+        found.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
+        yield found
+        assert found.evaluate("window.broken") is None
+        browser.close()
+    lost = "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE"
+    assert [fault for fault in faults if _KNOWN not in fault and not any(word in fault for word in lost)] == []
+
+
+def add_steps(run_dir: RunDir, first: int, last: int) -> None:
+    with open(run_dir.metrics, "a", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps({'step': step, 'loss': 5 - step / 100})}\n" for step in range(first, last + 1))
+
+
+POINTS = "(document.querySelector('[data-plot=loss]')?.data?.[0]?.x ?? []).length"
+
+
+def wait(page: Page, expression: str) -> None:
+    """Until the expression holds. The page's policy forbids it to evaluate a text, so the driver does."""
+    wait_until(lambda: bool(page.evaluate(expression)))
+
+
+def test_the_page_follows_a_run_a_failure_and_a_controller_that_restarts(tmp_path: Path, page: Page) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    add_steps(run_dir, 1, 60)
+    with hold_run(run_dir):
+        with serve(tmp_path) as served:
+            port = served.port
+            page.goto(served.url)
+            assert page.url == f"{served.origin}/", "the token stays in no address"
+            page.click("tr[data-run=small]")
+            page.wait_for_selector("[data-device='small/0']")
+            assert "small · 0" in page.inner_text("#devices")
+            wait(page, f"{POINTS} === 60")
+            add_steps(run_dir, 61, 80)
+            write_events(
+                run_dir, records((*FIRST_ATTEMPT, (11.0, "trainer-001-rank0", Progress(1, 80, 5.0, 1.0, 1))))[-1:]
+            )
+            wait(page, f"{POINTS} === 80")
+            assert page.inner_text("#failures-note") == "none"
+            write_events(run_dir, records((*FIRST_ATTEMPT, *DEATH))[-1:])
+            page.click("tr[data-failure='small/1']")
+            assert "killed by signal 9" in page.inner_text("#dialog-body")
+            page.click("#dialog-no")
+        wait(page, "document.getElementById('connection').textContent.includes('lost')")
+        write_events(run_dir, records((*FIRST_ATTEMPT, *DEATH, *RESTART))[-len(RESTART) :])
+        with serve(tmp_path, port):
+            wait(page, "document.getElementById('connection').textContent === 'live'")
+            wait(page, "document.getElementById('run-step').textContent.startsWith('step 61 of 100')")
+            wait(page, "document.querySelector('[data-failure]').lastChild.textContent === '4.0 s'")
+
+
+def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(tmp_path: Path, page: Page) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    run_dir.requests(1).mkdir(parents=True)
+    run_dir.resolved.write_text(json.dumps({"optim": {"lr": 0.001, "clip_norm": 1.0}}), encoding="utf-8")
+    (run_dir.path / "settings").mkdir()
+    plan = {"version": 1, "values": {"optim.clip_norm": 0.5}, "before": {"optim.clip_norm": 1.0}, "by": HOSTILE}
+    (run_dir.path / "settings" / "000001.json").write_text(json.dumps(plan | {"why": HOSTILE}), encoding="utf-8")
+    taken: list[Request] = []
+    is_over = threading.Event()
+    supervisor = threading.Thread(target=answer_requests, args=(run_dir, taken, is_over))
+    with hold_run(run_dir), serve(tmp_path) as served:
+        supervisor.start()
+        page.goto(served.url)
+        page.fill("input[data-key='optim.lr']", "2e-4")
+        assert "optim.lr: 0.001 → 0.0002" in page.inner_text("#preview")
+        page.fill("#why", "too fast")
+        page.fill("#by", "me")
+        page.click("#apply")
+        page.wait_for_selector(".notice")
+        assert "accepted: taken <img" in page.inner_text("#notices")
+        values = {"optim.lr": 0.0002}
+        assert taken[0].body == {"values": values, "why": "too fast", "by": "me", "expect": 1}
+        page.click("button[data-back='1']")
+        assert "optim.clip_norm: 0.5 → 1" in page.inner_text("#preview")
+        page.click("button[data-command=pause]")
+        page.click("#dialog-yes")
+        wait(page, "document.querySelectorAll('.notice').length === 2")
+        assert taken[1].body == {"command": "pause"}
+        is_over.set()
+        supervisor.join()
+
+
+def test_texts_of_a_run_stay_texts(tmp_path: Path, page: Page) -> None:
+    hostile: Any = (*FIRST_ATTEMPT, (12.0, "supervisor", DEATH[0][2].__class__(1, 1, "failed", *[HOSTILE] * 5, 50)))
+    run_dir = write_run(tmp_path / "runs" / HOSTILE, hostile)
+    write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    write_metrics(run_dir, 20)
+    write_checkpoint(run_dir, 50, complete=False)
+    run_dir.attempt(1).mkdir(parents=True)
+    run_dir.log(1, "trainer").write_text(f"{HOSTILE}\n</pre><script>window.broken=1</script>\n", encoding="utf-8")
+    with serve(tmp_path) as served:
+        page.goto(served.url)
+        page.get_by_role("cell", name=HOSTILE, exact=True).first.click()
+        wait(page, "document.getElementById('log').textContent.includes('<script>')")
+        page.click("tr[data-failure]")
+        wait(page, "document.getElementById('dialog-body').textContent.includes('<script>')")
+        assert page.inner_text("#dialog-title").startswith(HOSTILE)
+        assert page.evaluate("document.querySelectorAll('img, main script').length") == 0
+
+
+def test_a_viewer_has_no_buttons(tmp_path: Path, page: Page) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    with hold_run(run_dir), serve(tmp_path) as served:
+        page.goto(served.viewer_url)
+        page.wait_for_selector("#role:not([hidden])")
+        page.wait_for_selector("#run-name:text('small')")
+        assert not page.is_visible("#apply")
+        assert not page.is_visible("button[data-command=stop]")

@@ -1,0 +1,312 @@
+"""The controller as a process: who may ask what, what it answers, and that nothing else has an effect."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prime_train.cli.control import control
+from prime_train.core.errors import UserError
+from prime_train.core.process_id import own_identity
+from prime_train.core.rundir import RunDir
+from prime_train.events import EventLog, RequestAnswered
+from prime_train.supervise.processes.lock import hold_run
+from prime_train.supervise.processes.requests import Request, RequestReader
+from tests.system.control.served import ANSWER_S, Served, serve
+from tests.unit.cli.commands import prime_train, wait_until
+from tests.unit.views.written_runs import DEATH, FIRST_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
+
+pytest.importorskip("sse_starlette", reason="the extra `control` is not installed")
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("served")
+    write_run(found / "runs" / "small", WHOLE_LIFE)
+    run_dir = write_run(found / "runs" / HOSTILE, (*FIRST_ATTEMPT, *DEATH))
+    write_metrics(run_dir, 50)
+    run_dir.attempt(1).mkdir(parents=True)
+    run_dir.log(1, "trainer").write_text("\n".join([*(f"line {n}" for n in range(1000)), HOSTILE, ""]), "utf-8")
+    return found
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Served]:
+    with serve(folder) as found:
+        wait_until(lambda: found.get("/api/state").document["controller"]["is_complete"])
+        yield found
+
+
+def test_the_address_with_the_token_gives_a_cookie_that_no_script_reads(served: Served) -> None:
+    answer = served.ask("GET", f"/?t={served.token}", {})
+    assert (answer.status, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith(f"prime_train_{served.port}={served.token};")
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    page = served.get("/")
+    assert page.status == 200
+    assert "script-src 'self';" in page.headers["content-security-policy"]
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    for path in ("/app.js", "/charts.js", "/style.css", "/plotly.min.js"):
+        assert served.get(path).status == 200, path
+    assert not re.search(r"<script>|\son\w+=|style=", page.text), "no code and no style inside the page"
+
+
+@pytest.mark.parametrize("path", ["/", "/app.js", "/api/state", "/api/stream", "/api/run?name=small", "/metrics", "/x"])
+def test_nothing_is_shown_without_a_token(served: Served, path: str) -> None:
+    for headers in ({}, {"Cookie": f"prime_train_{served.port}={'a' * 43}"}, {"Authorization": "Bearer x"}):
+        answer = served.ask("GET", path, headers)
+        assert answer.status == 401
+        assert set(answer.document["error"]) == {"what", "where", "why", "fix"}
+    assert served.ask("GET", "/?t=" + "a" * 43, {}).status == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "rebound.example"},
+        {"Host": "127.0.0.1:1"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": ""},
+    ],
+)
+def test_a_request_of_another_site_has_no_effect(served: Served, headers: dict[str, str]) -> None:
+    request = {"run": "small", "kind": "stop_requested"}
+    assert served.send(request, **headers).status == 403
+    if headers != {"Origin": ""}:  # a browser sends none with the requests of its address bar
+        assert served.ask("GET", "/api/state", served.owner | headers).status == 403
+
+
+def test_a_viewer_reads_and_sends_nothing(served: Served) -> None:
+    assert served.ask("GET", "/api/state", served.viewer).document["role"] == "viewer"
+    body = json.dumps({"run": "small", "kind": "stop_requested"})
+    answer = served.ask("POST", "/api/request", served.viewer | {"Content-Type": "application/json"}, body)
+    assert (answer.status, answer.document["error"]["what"]) == (403, "a viewer sends no requests")
+
+
+def test_no_get_changes_anything(served: Served, folder: Path) -> None:
+    before = sorted(str(path) for path in (folder / "runs").rglob("*") if ".control" not in path.parts)
+    for path in ("/api/request?run=small&kind=stop_requested", "/api/request"):
+        assert served.get(path).status == 405
+    for path in ("/api/state", "/api/run?name=small", "/api/log?name=small", "/metrics", "/"):
+        served.get(path)
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert served.ask(method, "/api/request", served.owner).status == 405
+    after = sorted(str(path) for path in (folder / "runs").rglob("*") if ".control" not in path.parts)
+    assert after == before
+
+
+def test_documents_have_the_runs_and_the_names_as_text(served: Served) -> None:
+    state = served.get("/api/state").document
+    assert set(state["runs"]) == {"small", HOSTILE}
+    assert state["failures"][HOSTILE][0]["what"] == "killed by signal 9 (SIGKILL)"
+    quoted = "%3Cimg%20src=x%20onerror=alert(1)%3E"
+    detail = served.get(f"/api/run?name={quoted}")
+    assert detail.headers["content-type"] == "application/json"
+    assert detail.headers["x-content-type-options"] == "nosniff"
+    assert len(detail.document["curves"]["loss"]["step"]) == 50
+    log = served.get(f"/api/log?name={quoted}&attempt=1&lines=few").document
+    assert f"trainer | {HOSTILE}" in log["lines"]
+    assert len(log["lines"]) <= 100
+    assert served.get("/api/run?name=../small").status == 404
+    assert served.get("/api/log?name=small&attempt=-1").status == 404
+    assert served.get("/api/log?name=small&attempt=7").document["problem"] == "there is no log"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "what"),
+    [
+        (b"{", 400, "no JSON"),
+        pytest.param(b"[" * 60_000, 400, "no JSON", id="deep"),
+        pytest.param(b"x" * 70_000, 413, "too long", id="long"),
+        ([], 409, "no object with the keys"),
+        ({"run": "small", "kind": "x"}, 409, "not known"),
+        ({"run": "small", "kind": "settings_requested", "more": 1}, 409, "no object with the keys"),
+        ({"run": "small", "kind": "settings_requested", "body": []}, 409, "its body is no object"),
+        ({"run": "small", "kind": "settings_requested", "id": "../x"}, 409, "its id"),
+        ({"run": "../small", "kind": "settings_requested"}, 409, "no run"),
+        ({"run": "small", "kind": "settings_requested", "body": {"values": {}}}, 409, "no supervisor runs it"),
+        ({"run": "small", "kind": "stop_requested"}, 409, "no supervisor runs it"),
+    ],
+)
+def test_a_bad_request_has_a_message_of_four_parts(served: Served, body: Any, status: int, what: str) -> None:
+    answer = served.send(body)
+    assert answer.status == status
+    error = answer.document["error"]
+    assert what in error["what"]
+    assert all(error[part] for part in ("where", "why", "fix"))
+
+
+def test_a_form_of_another_site_is_no_request(served: Served) -> None:
+    body = json.dumps({"run": "small", "kind": "stop_requested"}).encode()
+    assert served.send(body, **{"Content-Type": "text/plain"}).status == 415
+
+
+def answer_requests(run_dir: RunDir, taken: list[Request], is_over: threading.Event) -> None:
+    """What a supervisor does with requests, without a trainer."""
+    reader, log = RequestReader(run_dir, own_identity()), EventLog(run_dir.events, "supervisor")
+    while not is_over.wait(0.02):
+        for found in reader.take(1):
+            assert isinstance(found, Request)
+            taken.append(found)
+            log.append(RequestAnswered(found.id, found.kind, "accepted", f"taken {HOSTILE}", "", ""))
+
+
+def test_a_request_reaches_the_supervisor_once_and_its_answer_comes_back(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    run_dir.requests(1).mkdir(parents=True)
+    taken: list[Request] = []
+    is_over = threading.Event()
+    supervisor = threading.Thread(target=answer_requests, args=(run_dir, taken, is_over))
+    with hold_run(run_dir), serve(tmp_path) as served:
+        supervisor.start()
+        wait_until(lambda: "small" in served.get("/api/state").document["runs"])
+        body = {"values": {"optim.lr": 2e-4}, "why": "too fast", "by": "me", "expect": 0}
+        request = {"run": "small", "kind": "settings_requested", "id": "a1", "body": body}
+        answer = served.send(request)
+        assert (answer.status, answer.document["outcome"]) == (200, "accepted")
+        assert answer.document["what"] == f"taken {HOSTILE}"
+        assert served.send(request).document == answer.document
+        assert taken == [Request("settings_requested", "a1", body)], "the same id is asked once"
+        by_script = {"Authorization": f"Bearer {served.token}", "Content-Type": "application/json"}
+        command = json.dumps({"run": "small", "kind": "command_requested", "body": {"command": "checkpoint"}})
+        assert served.ask("POST", "/api/request", by_script, command).status == 200
+        assert taken[1].body == {"command": "checkpoint"}
+        is_over.set()
+        supervisor.join()
+
+
+def test_many_requests_at_once_change_nothing_and_the_page_stays(served: Served, folder: Path) -> None:
+    def send(_number: int) -> list[int]:
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=ANSWER_S)
+        headers = served.owner | {"Content-Type": "application/json"}
+        body = json.dumps({"run": "small", "kind": "command_requested", "body": {"command": "pause"}})
+        found = []
+        for _ in range(125):
+            connection.request("POST", "/api/request", body, headers)
+            answer = connection.getresponse()
+            answer.read()
+            found.append(answer.status)
+        connection.close()
+        return found
+
+    with ThreadPoolExecutor(16) as pool:
+        statuses = [status for found in pool.map(send, range(16)) for status in found]
+    assert len(statuses) == 2000  # bench/control.py sends 10,000
+    assert set(statuses) <= {409, 503}
+    assert not list((folder / "runs" / "small").rglob("requests"))
+    assert served.get("/api/state").document["runs"]["small"]["state"] == "finished"
+
+
+def read_event(stream: http.client.HTTPResponse) -> dict[str, str]:
+    """The next event of a stream, without comments."""
+    fields: dict[str, str] = {}
+    while True:
+        line = stream.readline().decode().rstrip("\r\n")
+        if not line and "data" in fields:
+            return fields
+        name, _, value = line.partition(": ")
+        if name and value:
+            fields[name] = value
+
+
+def test_a_stream_goes_on_where_it_was_lost(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    with serve(tmp_path) as served:
+        wait_until(lambda: "small" in served.get("/api/state").document["runs"])
+
+        def follow(last: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+            connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=ANSWER_S)
+            connection.request("GET", "/api/stream", headers=served.owner | {"Last-Event-ID": last})
+            return connection, connection.getresponse()
+
+        connection, stream = follow("")
+        first = read_event(stream)
+        assert first["event"] == "state"
+        connection.close()
+        write_run(tmp_path / "runs" / "second", WHOLE_LIFE)
+        wait_until(lambda: "second" in served.get("/api/state").document["runs"])
+        connection, stream = follow(first["id"])
+        change = read_event(stream)
+        assert change["event"] == "change"
+        seen = dict(json.loads(change["data"]).get("runs", {}))
+        while "second" not in seen:
+            seen |= json.loads(read_event(stream)["data"]).get("runs", {})
+        assert "small" not in seen, "only what changed is sent"
+        connection.close()
+    assert run_dir.events.is_dir()
+
+
+def test_a_controller_that_was_killed_shows_the_same_to_the_same_cookie(folder: Path) -> None:
+    with serve(folder) as served:
+        wait_until(lambda: served.get("/api/state").document["controller"]["is_complete"])
+        before, port = served.get("/api/state").document, served.port
+        served.process.send_signal(signal.SIGKILL)
+        served.process.wait()
+    with serve(folder, port) as again:
+        assert again.token == served.token
+        wait_until(lambda: again.get("/api/state").document["controller"]["is_complete"])
+        after = again.get("/api/state").document
+    for name in ("runs", "failures", "machines"):
+        assert after[name] == before[name]
+
+
+def test_a_port_in_use_has_a_message_of_four_parts(folder: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        done = prime_train("control", "--port", str(port), "--no-browser", cwd=folder)
+    assert done.returncode == 4
+    assert f"port {port} is in use" in done.stderr
+    assert "--port N" in done.stderr
+
+
+def test_without_runs_there_is_nothing_to_show(tmp_path: Path) -> None:
+    done = prime_train("control", "--no-browser", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "there is no run to show" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_extra_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "find_spec", lambda name: None if name == "plotly" else object())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="plotly is not installed") as raised:
+        control.control()
+    assert "prime-train[control]" in raised.value.fix
+    assert raised.value.exit_code == 4
+
+
+def test_top_prints_a_table_where_there_is_no_terminal(folder: Path) -> None:
+    done = prime_train("top", cwd=folder)
+    assert done.returncode == 0
+    assert "small" in done.stdout
+    assert HOSTILE.split()[0] in done.stdout
+    document = json.loads(prime_train("top", "--json", cwd=folder).stdout)
+    assert document["runs"]["small"]["state"] == "finished"
+    assert not (folder / "runs" / "small" / ".control").exists()
+
+
+def test_a_controller_ends_at_once_with_a_page_open(folder: Path) -> None:
+    with serve(folder) as served:
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=ANSWER_S)
+        connection.request("GET", "/api/stream", headers=served.owner)
+        read_event(connection.getresponse())
+        os.kill(served.process.pid, signal.SIGTERM)
+        assert served.process.wait(ANSWER_S) == -signal.SIGTERM
+        connection.close()
