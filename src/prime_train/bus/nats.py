@@ -62,6 +62,7 @@ class NatsBus:
         self._problems: deque[str] = deque(maxlen=_MOST_PROBLEMS)
         self._refused: deque[str] = deque(maxlen=_MOST_PROBLEMS)  # what the server did not permit during a call
         self._live: list[NatsSubscription] = []
+        self._listening: asyncio.Task[None] | None = None  # held, because a loop drops a task that is not
         self._lock = threading.Lock()
         self._is_connected = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -86,7 +87,7 @@ class NatsBus:
         found = NatsSubscription(self, pattern)
         with self._lock:
             self._live.append(found)
-        if self._is_connected.is_set():
+        with contextlib.suppress(UnknownOutcome):  # it listens from the next connection on
             self.call(self._listen(found), about=pattern)
         return found
 
@@ -218,6 +219,9 @@ class NatsBus:
             pause.next_s = _FIRST_PAUSE_S
             self._lives += 1
             self._is_connected.set()
+            for subscription in self._list_live():
+                if subscription.source is None:  # the connection was lost while it was made
+                    self._listening = asyncio.create_task(self._listen(subscription))
 
         async def note(error: Exception) -> None:
             self.note(_describe(error))
@@ -241,14 +245,18 @@ class NatsBus:
             max_outstanding_pings=_PINGS,
             pending_size=0,
         )
-        with self._lock:
-            live = list(self._live)
-        for subscription in live:
+        for subscription in self._list_live():
             await self._listen(subscription)
         await set_up()
 
+    def _list_live(self) -> list[NatsSubscription]:
+        with self._lock:
+            return list(self._live)
+
     async def _end_client(self) -> None:
         self._is_connected.clear()
+        for subscription in self._list_live():
+            subscription.source = None
         if self._client is not None:
             with contextlib.suppress(NatsError, OSError, TimeoutError):
                 await asyncio.wait_for(self._client.close(), _ANSWER_S)

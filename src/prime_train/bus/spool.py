@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from prime_train.core.outside import RECORD_BYTES, read_json
 from prime_train.core.rundir import make_folder, write_atomic
@@ -22,8 +22,10 @@ from prime_train.events import Follower, Record
 from prime_train.events.follower import ReadFile
 from prime_train.events.record import as_bytes, encode, read_line
 
+Value = TypeVar("Value")
 BATCH_BYTES = 2**20
 BATCH_EVENTS = 200
+WRITERS_KEPT = 1024
 LIVES_KEPT = 16  # per writer; a batch that is sent again is among the latest
 Positions = Mapping[str, Mapping[str, int]]  # writer -> life -> its highest position
 
@@ -103,10 +105,17 @@ def is_known(positions: Positions, record: Record) -> bool:
 
 
 def with_position(positions: Positions, record: Record) -> Positions:
-    """The positions after a record, with the latest lives of each writer."""
-    lives = {life: seq for life, seq in positions.get(record.writer, {}).items() if life != record.life}
-    lives = dict(list(lives.items())[1 - LIVES_KEPT :]) | {record.life: record.seq}
-    return {**positions, record.writer: lives}
+    """The positions after a record, with the latest writers and lives."""
+    lives = _put_last(positions.get(record.writer, {}), record.life, record.seq, LIVES_KEPT)
+    return _put_last(positions, record.writer, lives, WRITERS_KEPT)
+
+
+def _put_last(found: Mapping[str, Value], key: str, value: Value, most: int) -> dict[str, Value]:
+    """The mapping with this entry as its last; the first entries go where there are more than `most`."""
+    others = {name: each for name, each in found.items() if name != key}
+    for name in list(others)[: max(0, len(others) + 1 - most)]:
+        del others[name]
+    return others | {key: value}
 
 
 def read_batch(body: Mapping[str, Any]) -> tuple[list[Record], int]:

@@ -101,7 +101,7 @@ class RequestAnswered:
     """The answer to a request with an id. The same id is never acted on again."""
 
     kind: ClassVar[str] = "request_answered"
-    id: str
+    request_id: str
     request: str  # its kind: "settings_requested", "command_requested"
     outcome: str  # "accepted", "done" or "refused"
     what: str

@@ -52,7 +52,7 @@ def fold_supervisor(state: State, record: Record) -> State:
         case events.AlarmCleared(watch=watch, name=name, subject=subject):
             left = (active for active in state.alarms if active.key != (watch, name, subject))
             return evolve(state, alarms=tuple(left))
-        case events.RequestAnswered(id=request_id):
+        case events.RequestAnswered(request_id=request_id):
             return evolve(state, answered=(*state.answered, request_id)[-ANSWERS_KEPT:])
         case events.RunClosed() as event:
             end: RunState = event.state if event.state in ("stopped", "finished") else "failed"  # type: ignore[assignment]

@@ -71,4 +71,4 @@ def ask(
 def _find_answer(follower: Follower, request_id: str) -> RequestAnswered | None:
     """The answer among the events since the last call."""
     found = (record.event for record in follower.poll() if isinstance(record.event, RequestAnswered))
-    return next((event for event in found if event.id == request_id), None)
+    return next((event for event in found if event.request_id == request_id), None)
