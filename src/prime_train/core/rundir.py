@@ -42,6 +42,7 @@ class RunDir:
     lock = _Below("lock")  # the live supervisor holds it with flock; its text names the holder
     watches = _Below("watches")  # one log for each watch: the output of its program and its failures
     wandb = _Below("wandb")  # the files of the mirror at W&B (log, lock, position), beside those of W&B itself
+    bus = _Below("bus")  # the files of the agent: log, lock, what was sent, answers to commands
     backup = _Below("backup")  # the files of the backup: lock and known hashes
     reported = _Below("reported_checkpoint.json")  # the newest that a script reported through prime_train.live
     slurm = _Below("slurm")  # the script, output and records of the run's job on Slurm

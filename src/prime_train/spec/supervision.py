@@ -142,6 +142,22 @@ class SpotMachine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BusLink:
+    """A bus to a controller, over which events go out and commands come in. Servers need the extra `control`."""
+
+    url: Annotated[
+        str | None, Doc("`nats://127.0.0.1:PORT`, `tls://HOST:PORT`, or `local`: a folder here; unset = no bus.")
+    ] = None
+    credentials_file: Annotated[str | None, Doc("File of mode 600 with user and password, from the controller.")] = None
+    credentials_env: Annotated[
+        str | None, Doc("Environment variable with the text of such a file; unset = PRIME_TRAIN_BUS_CREDENTIALS.")
+    ] = None
+    machine: Annotated[str | None, Doc("Name of this machine; unset = the user of the credentials, or the host.")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrimeTrain:
     """The supervision of the run."""
 
@@ -154,6 +170,7 @@ class PrimeTrain:
     backup: Annotated[Backup, Doc("Copies of checkpoints.")] = Backup()
     wandb: Annotated[Wandb, Doc("The mirror at Weights & Biases.")] = Wandb()
     spot: Annotated[SpotMachine, Doc("The rented machine of a command.")] = SpotMachine()
+    bus: Annotated[BusLink, Doc("The bus to a controller.")] = BusLink()
     stop_grace_s: Annotated[float, Gt(0), Doc("Time for the trainer to save a checkpoint before it is killed.")] = 60.0
     budget_hours: Annotated[
         Annotated[float, Gt(0)] | None, Doc("Maximum hours of the run; `validate` warns if the estimate is longer.")

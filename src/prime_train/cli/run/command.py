@@ -75,6 +75,10 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Replaces one value of the config; repeatable."),
     ] = None,
+    bus: Annotated[
+        str | None,
+        typer.Option("--bus", metavar="URL", help="Connect the run with a controller; sets prime_train.bus.url."),
+    ] = None,
     resume: Annotated[
         str,
         typer.Option(
@@ -135,7 +139,8 @@ def run(
 
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
-    command = _choose_command(configs, run_name, tuple(overrides or []), words)
+    on_bus = [] if bus is None else [f"prime_train.bus.url={bus}"]
+    command = _choose_command(configs, run_name, (*(overrides or []), *on_bus), words)
     rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, package, yes, detach, dry_run, resume, as_json, gpus)
     queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
     if spot:
@@ -252,6 +257,7 @@ def _supervise(
         if not opened.finished:
             create_key(opened.run, os.environ)
             _start_mirror(opened.run, run_dir)
+            _start_agent(opened.run, run_dir)
             with open_console(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
 
                 def each_turn(state: State, records: Sequence[Record]) -> None:
@@ -281,6 +287,18 @@ def _start_mirror(run: RunSpec, run_dir: RunDir) -> None:
         wandb_mirror.start(run_dir)
     except OSError as error:  # the run goes on without its mirror
         write_note(f"warning: the mirror at W&B cannot be started: {error}")
+
+
+def _start_agent(run: RunSpec, run_dir: RunDir) -> None:
+    """Start the process that connects the run with a controller, if the config has a bus. It outlives this process."""
+    if run.prime_train.bus.url is None:
+        return
+    from prime_train.supervise.agent import program
+
+    try:
+        program.start(run_dir, run.prime_train.bus)
+    except OSError as error:  # the run goes on without its agent
+        write_note(f"warning: the agent of the bus cannot be started: {error}")
 
 
 def _write_verdict(checked: CheckedConfig) -> None:

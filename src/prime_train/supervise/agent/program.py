@@ -1,0 +1,186 @@
+"""The agent of one run: `prime_train.supervise.agent.program RUN`. It ends shortly after the supervisor.
+
+After a lost connection, a restart or a full store it goes on with the events that the bus has not stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from prime_train.bus.base import Bus, BusError, BusRefused, to_word
+from prime_train.bus.open import open_bus, read_link
+from prime_train.bus.spool import Spool
+from prime_train.core.errors import UserError
+from prime_train.core.outside import RECORD_BYTES, read_json
+from prime_train.core.python_child import own_module
+from prime_train.core.redaction import own_secrets, redact
+from prime_train.core.rundir import RunDir, make_folder, open_private
+from prime_train.events import Follower
+from prime_train.spec.supervision import BusLink
+from prime_train.supervise.agent.commands import Commands
+from prime_train.supervise.agent.pulse import Pulse
+from prime_train.supervise.processes.lock import find_holder
+
+BEAT_S = 1.0
+_TURN_S = 0.1
+_REFUSED_S = 5.0  # before a batch is sent again that the bus has refused
+_LAST_BYTES = 256 << 10  # of each file of events, from which the first heartbeat is made
+_WAIT_FOR_SUPERVISOR_S = 30.0  # another one may take over until then
+_FLUSH_S = 60.0  # for the last events; a later run sends what is left
+_NICENESS = 10  # the trainer has the processor first
+_MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
+
+
+def start(run_dir: RunDir, link: BusLink) -> None:
+    """Starts the agent, which outlives the run for its last events.
+
+    Call it before the supervisor becomes the subreaper of its descendants. Raises OSError if it cannot be started, and
+    UserError for an address or credentials that cannot be used.
+    """
+    assert link.url is not None, "a run without a bus has no agent"
+    read_link(link.url, link.credentials_file, link.credentials_env, os.environ)
+    make_folder(run_dir.bus)
+    variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
+    with open(run_dir.bus / "agent.log", "ab", opener=open_private) as log:
+        command = own_module(__name__, str(run_dir.path), "--detach")
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--detach", action="store_true", help="continue in the background")
+    options = parser.parse_args()
+    if options.detach and os.fork():
+        return 0
+    os.nice(_NICENESS)
+    run_dir = RunDir(options.run_dir.resolve())
+    with _lock(run_dir):
+        link = read_bus_link(run_dir)
+        assert link.url is not None, "the run was started with a bus"
+        try:
+            credentials = read_link(link.url, link.credentials_file, link.credentials_env, os.environ)
+        except UserError as error:
+            _log(str(error))
+            return 1
+        machine = name_machine(link, credentials.user if credentials else "")
+        bus = open_bus(credentials, f"{machine} {run_dir.path.name}"[:200])
+        Agent(run_dir, bus, to_word(run_dir.path.name), machine).follow()
+        bus.close()
+    return 0
+
+
+def read_bus_link(run_dir: RunDir) -> BusLink:
+    """[prime_train.bus] of the run. Raises OSError and ValueError for a directory without a config that can be read."""
+    found = read_json(run_dir.resolved, RECORD_BYTES, within=run_dir.path)
+    return BusLink(**found["prime_train"]["bus"])
+
+
+def name_machine(link: BusLink, user: str) -> str:
+    """The name of this machine on the bus: that of its credentials, because a server lets it speak for no other."""
+    return user or to_word(link.machine or os.uname().nodename)
+
+
+@contextlib.contextmanager
+def _lock(run_dir: RunDir) -> Iterator[None]:
+    """Held by the one agent of a run. Waits for that of an earlier supervisor to end."""
+    with open(run_dir.bus / "agent.lock", "ab", opener=open_private) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class Agent:
+    """Publishes events and heartbeats of a run, and receives its commands."""
+
+    def __init__(self, run_dir: RunDir, bus: Bus, job: str, machine: str) -> None:
+        self._run_dir = run_dir
+        self._bus = bus
+        self._subject = f"pt.{job}.r.{machine}"
+        self._spool = Spool(run_dir.events, run_dir.bus / "place.json")
+        self._events = Follower.near_end(run_dir.events, _LAST_BYTES)
+        self._pulse = Pulse()
+        self._life = os.urandom(4).hex()
+        self._beats = 0
+        self._next_beat_s = self._next_batch_s = 0.0
+        self._heard = [bus.subscribe(f"pt.{job}.cmd.{who}") for who in (machine, "all")]
+        self._commands = Commands(run_dir, bus)
+        self._hidden = own_secrets()
+
+    def follow(self) -> None:
+        """Returns when the run is over and its events are sent, or cannot be sent for a while."""
+        unheld_s: float | None = None
+        while True:
+            is_held = find_holder(self._run_dir) is not None  # first, so that the last events are read below
+            is_idle = self._turn()
+            if is_held:
+                unheld_s = None
+                continue
+            unheld_s = unheld_s or time.monotonic()
+            silent_s = time.monotonic() - unheld_s
+            is_closed = self._pulse.exit_code is not None
+            if (is_closed and is_idle) or (silent_s > _WAIT_FOR_SUPERVISOR_S and (is_idle or silent_s > _FLUSH_S)):
+                self._beat(self._pulse if is_closed else replace(self._pulse, state="died"))
+                return
+
+    def _turn(self) -> bool:
+        """Send and receive what there is. Returns whether every event is sent."""
+        with self._reported():
+            for record in self._events.poll():
+                self._pulse = self._pulse.after(record)
+        now_s = time.monotonic()
+        if now_s >= self._next_beat_s:
+            self._next_beat_s = now_s + BEAT_S
+            self._beat(self._pulse)
+        is_idle = now_s >= self._next_batch_s and self._send()
+        for number, subscription in enumerate(self._heard):
+            for message in subscription.take(_TURN_S if number == 0 else 0):
+                self._commands.receive(message)
+        for problem in self._bus.take_problems():
+            _log(redact(problem, self._hidden))
+        return is_idle
+
+    def _beat(self, pulse: Pulse) -> None:
+        self._beats += 1
+        # One that is late is worth nothing, so it is not repeated: the next follows in a second.
+        with contextlib.suppress(BusError):
+            self._bus.publish(f"{self._subject}.hb", asdict(pulse), f"{self._life}:{self._beats}")
+
+    def _send(self) -> bool:
+        """Send a batch. Returns whether there is none."""
+        with self._reported():
+            batch = self._spool.next_batch()
+            if batch is None:
+                return True
+            self._bus.publish(f"{self._subject}.ev", batch.body, batch.id)
+            self._spool.acknowledge()
+        return False
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        """What fails is tried again: the events stay in their files."""
+        try:
+            yield
+        except BusError as error:
+            self._next_batch_s = time.monotonic() + (_REFUSED_S if isinstance(error, BusRefused) else BEAT_S)
+            if isinstance(error, BusRefused):
+                _log(redact(str(error), self._hidden))
+        except UserError as error:  # the folder of the events may not be read
+            self._next_batch_s = time.monotonic() + _REFUSED_S
+            _log(str(error))
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
