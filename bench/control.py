@@ -70,6 +70,7 @@ class LiveRun:
         self.run_dir.events.mkdir(parents=True)
         self._host = f"node{number:02d}"
         self._step = 0
+        self._log = EventLog(self.run_dir.events, "trainer-001-rank0")
         supervisor = EventLog(self.run_dir.events, "supervisor")
         supervisor.append(RunOpened(path.name, 1, 100_000, "0.1.0"))
         supervisor.append(LaunchAsked(1, 0))
@@ -77,9 +78,8 @@ class LiveRun:
         self._pids = [100 + rank for rank in range(GPUS)]
         for rank, pid in enumerate(self._pids):
             started = TrainerStarted(1, pid, rank, GPUS, "NVIDIA H100 80GB HBM3", "bf16", 10**9, 32_000, 0)
-            log = EventLog(self.run_dir.events, f"trainer-001-rank{rank}")
+            log = EventLog(self.run_dir.events, f"trainer-001-rank{rank}") if rank else self._log
             log.append(started)
-            self._log = log if rank == 0 else self._log
         self.sample()
 
     def step(self) -> None:

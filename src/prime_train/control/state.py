@@ -70,7 +70,7 @@ def _last_sign_s(state: State) -> float | None:
 
 
 def _usd(run: FollowedRun, now_s: float) -> Document | None:
-    found = usd_so_far(run.state, run.config, now_s if run.is_supervised else None)
+    found = usd_so_far(run.state, run.used_gpus, now_s if run.is_supervised else None)
     return None if found is None else {name: round(getattr(found, name), 2) for name in ("low", "typical", "high")}
 
 

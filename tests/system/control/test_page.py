@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from prime_train.core.rundir import RunDir
-from prime_train.events import LaunchAsked, Progress, TrainerStarted
+from prime_train.events import AttemptEnded, LaunchAsked, Progress, TrainerStarted
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.processes.requests import Request
 from tests.system.control.served import ANSWER_S, serve
@@ -145,7 +145,10 @@ def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(t
 
 
 def test_texts_of_a_run_stay_texts(tmp_path: Path, page: Page) -> None:
-    hostile: Any = (*FIRST_ATTEMPT, (12.0, "supervisor", DEATH[0][2].__class__(1, 1, "failed", *[HOSTILE] * 5, 50)))
+    hostile: Any = (
+        *FIRST_ATTEMPT,
+        (12.0, "supervisor", AttemptEnded(1, 1, "failed", HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 50)),
+    )
     run_dir = write_run(tmp_path / "runs" / HOSTILE, hostile)
     write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
     write_metrics(run_dir, 20)
