@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any, TextIO
 
 from prime_train.core.errors import UserError
-from prime_train.views.text import ANSI, Paint, explain, fit, sanitize
+from prime_train.views.text import ANSI, Paint, encode_json, explain, fit, sanitize
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LEAST_CUT = 8  # letters that a cut text keeps
@@ -57,11 +57,9 @@ def message(error: UserError, stream: TextIO) -> str:
 
 def json_text(document: Any) -> str:
     """The text of a --json document, with letters of all languages as they are, and secrets masked in its strings."""
-    import json  # here, because a plain lint does not need it
-
     from prime_train.core.redaction import own_secrets, redact_all
 
-    return json.dumps(redact_all(document, own_secrets()), indent=1, ensure_ascii=False)
+    return encode_json(redact_all(document, own_secrets()))
 
 
 def terminal_columns(stream: TextIO) -> int | None:
