@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from prime_train.checkpoints.listing import LINK, MANIFEST, list_entries
+from prime_train.core import outside
 
 ASIDE = ".going-"  # prime-train and prime-rl ignore names with this prefix
 ASKED = ".asked-"  # the same for what has no marker, until its deletion is decided
@@ -30,7 +31,7 @@ def remove(folder: Path) -> None:
     It is renamed first: a process that packs it could add a file. OSError where a file stays, and for a link.
     """
     refuse_link(folder)
-    _delete_marker(folder / MANIFEST)
+    _delete_marker(folder, MANIFEST)
     aside = _aside(folder)
     with contextlib.suppress(FileNotFoundError):
         folder.rename(aside)
@@ -94,21 +95,32 @@ def finish(aside: Path) -> None:
         return
     # Without them the deletion is decided: a kill leaves only something more to delete.
     for marker in MARKERS:
-        if (aside / marker).parent.is_symlink():
-            continue  # what is behind a link is not part of the folder; rmtree deletes the link
-        _delete_marker(aside / marker)
+        _delete_marker(aside, marker)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(aside)
 
 
-def _delete_marker(path: Path) -> None:
-    """It need not exist. A folder in its place is deleted, too, because the deletion would never get beyond it."""
-    try:
-        path.unlink()
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except IsADirectoryError:
-        shutil.rmtree(path)
+def _delete_marker(folder: Path, marker: str) -> None:
+    """It need not exist. A folder in its place is deleted, too, because the deletion would never get beyond it.
+
+    Each folder on the way is opened, so that a link that takes its name meanwhile leads nowhere: what is behind a link
+    is not part of the checkpoint.
+    """
+    *inner, name = marker.split("/")
+    with contextlib.ExitStack() as opened:
+        place: int | None = None
+        for part in (os.fspath(folder), *inner):
+            try:
+                place = os.open(part, outside.FOLDER_FLAGS, dir_fd=place)
+            except (FileNotFoundError, NotADirectoryError):  # the second also for a link
+                return
+            opened.callback(os.close, place)
+        try:
+            os.unlink(name, dir_fd=place)
+        except FileNotFoundError:
+            return
+        except IsADirectoryError:
+            shutil.rmtree(name, dir_fd=place)
 
 
 def list_set_aside(root: Path) -> list[Path]:

@@ -39,7 +39,7 @@ _COUNT_DIGITS = 18  # all of them fit into 64 bits
 
 # Put together once, because thousands of files are opened.
 _SAFE_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a pipe or a terminal that took the name changes nothing
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED_FLAGS = os.O_RDONLY | os.O_NOFOLLOW
 
 _KINDS = (
@@ -114,7 +114,7 @@ def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> byte
 
 def open_folder(path: Path) -> int:
     """The descriptor of a folder, for what is listed in it. Raises OSError, also for a link."""
-    return os.open(path, _FOLDER_FLAGS)
+    return os.open(path, FOLDER_FLAGS)
 
 
 def read_listed(entry: os.DirEntry[str], folder: int, limit_bytes: int) -> tuple[bytes, os.stat_result]:

@@ -164,7 +164,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, modified_ns: int | None = None) -> None:
     """Replace a file so that a reader sees either the old content or the whole new content.
 
-    A file that exists keeps its mode. A new one is for its owner alone unless it is not `is_private`.
+    A file that exists keeps its mode, without setuid. A new one is for its owner alone unless it is not `is_private`.
     `modified_ns`: the time of its last change that the file gets, in ns since the epoch; None for the real one.
     A text is written as UTF-8. It may quote a path that is not, whose bytes become \\udcXX.
     """
@@ -173,7 +173,7 @@ def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, m
         temporary.unlink(missing_ok=True)  # a link with this name would lead to a file of the user's
         with open(temporary, "xb", opener=open_private if is_private else None) as file:
             with contextlib.suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)  # a mark as setuid would pass to this user
             file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
             file.flush()
             if modified_ns is not None:

@@ -10,13 +10,22 @@ from typing import Any
 
 Paint = Callable[[str, str], str]  # (text, style) -> text, in colour if the terminal supports it
 
-# C0 and C1 except newline and tab, because an escape sequence in a sample or a log line would control the terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# C0 and C1 except newline and tab, because an escape sequence in a sample or a log line would control the terminal. And
+# what turns the order of letters around, so that a name looks like another one. Source: CVE-2021-42574.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def sanitize(text: str) -> str:
     """`text` with a replacement character for each control character except newlines and tabs."""
     return _CONTROL.sub("\ufffd", text)
+
+
+def encode_json(document: Any) -> str:
+    """The text of a JSON document, with letters of all languages as they are and every control character escaped."""
+    import json  # here, because a plain lint does not need it
+
+    text = json.dumps(document, indent=1, ensure_ascii=False)  # escapes those below a space alone
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 # What a renderer of Markdown would run or fetch: HTML, and a link or an image whose target is no path below the report.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from prime_train.core.python_child import own_module
 from tests.unit.cli import small
 from tests.unit.cli.commands import PROGRAM, clean_environment
+from tests.unit.views.written_runs import WHOLE_LIFE, write_metrics, write_run
 
 NAMES = (
     *("abc", "argparse", "asyncio", "base64", "collections", "contextlib", "copy", "csv", "dataclasses", "datetime"),
@@ -123,6 +126,49 @@ def test_no_command_runs_what_lies_in_its_folder(folder: Path, command: tuple[st
         assert done.returncode == 0, done.stderr
         for name in NAMES:  # the commands after it look at the run directory
             shutil.copyfile(folder / f"{name}.py", run_dir / f"{name}.py")
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_no_plot_obeys_the_settings_of_its_folder(tmp_path: Path, kind: str) -> None:
+    """A name that is a formula with a fault is a name, too."""
+    for name in ("small", "$\\frac{$"):
+        write_metrics(write_run(tmp_path / "runs" / name, WHOLE_LIFE), 60)
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "matplotlibrc")
+    else:
+        (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.dpi: 1\n", encoding="utf-8")
+    environment = clean_environment() | {"HOME": str(tmp_path)}
+    for command in (["report", "$\\frac{$"], ["compare", "small", "$\\frac{$", "--output", "curves.png"]):
+        done = subprocess.run(
+            [PROGRAM, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "$\\frac{$" / "plots" / "loss.png").exists()
+
+
+def test_the_key_of_wandb_goes_to_no_server_that_a_folder_names(tmp_path: Path) -> None:
+    """The settings of the user name one server, those of the folder another."""
+    with socket.create_server(("127.0.0.1", 0)) as named_by_user, socket.create_server(("127.0.0.1", 0)) as by_folder:
+        for folder, server in ((tmp_path / "config", named_by_user), (tmp_path / "here" / "wandb", by_folder)):
+            folder.mkdir(parents=True)
+            address = f"http://127.0.0.1:{server.getsockname()[1]}"
+            (folder / "settings").write_text(f"[default]\nbase_url = {address}\n", encoding="utf-8")
+            server.settimeout(0)
+        hidden = ("WANDB_BASE_URL", "WANDB_MODE", "NETRC")
+        environment = {name: value for name, value in clean_environment().items() if name not in hidden}
+        environment |= {"WANDB_CONFIG_DIR": str(tmp_path / "config"), "WANDB_API_KEY": "0" * 40, "HOME": str(tmp_path)}
+        subprocess.run(
+            own_module("prime_train.away.verdict.wandb_program"),
+            cwd=tmp_path / "here",
+            env=environment,
+            input=b'{"path": "a/b/c", "request_s": 1}',
+            capture_output=True,
+            timeout=240,
+            check=False,
+        )
+        with pytest.raises(BlockingIOError):
+            by_folder.accept()
+        named_by_user.accept()[0].close()
 
 
 def test_a_python_that_imports_from_its_folder_would_be_noticed(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -52,6 +53,26 @@ def stranger(tmp_path: Path) -> Path:
         (folder / name).write_bytes(b"0123")
     layout.write_manifest(folder, 5)
     return folder
+
+
+@pytest.mark.parametrize("swapped", ["step_5", "step_5/trainer"])
+def test_a_link_that_takes_the_name_meanwhile_leads_nowhere(
+    tmp_path: Path, stranger: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
+) -> None:
+    shutil.copytree(stranger, tmp_path / "step_5")
+    before = names(stranger)
+
+    def swap(folder: Path) -> None:
+        """Comes right after the look at the folder, as another user with the right to write could."""
+        place = folder.parent / swapped.replace("step_5", folder.name)
+        if not place.is_symlink():
+            shutil.rmtree(place)
+            place.symlink_to(stranger / swapped.removeprefix("step_5").removeprefix("/"))
+
+    monkeypatch.setattr(removal, "refuse_link", swap)
+    with contextlib.suppress(OSError):
+        removal.remove(tmp_path / "step_5")
+    assert names(stranger) == before
 
 
 def names(folder: Path) -> list[str]:

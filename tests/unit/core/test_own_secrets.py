@@ -61,7 +61,7 @@ def test_new_files_of_a_run_are_for_their_owner_alone(tmp_path: Path) -> None:
 def test_a_file_keeps_the_mode_that_it_has(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     write_atomic(path, "text")
-    path.chmod(0o664)
+    path.chmod(0o4664)  # a file that is replaced hands no right of its owner to this user's
     write_atomic(path, "another")
     assert stat.S_IMODE(path.stat().st_mode) == 0o664
 

@@ -1,11 +1,24 @@
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.views.text import inert, sanitize
+from prime_train.views.text import encode_json, inert, sanitize
 
 
 def test_an_escape_sequence_does_not_reach_the_terminal() -> None:
     assert sanitize("a\x1b[2Jb\x07\r\n\tc") == "a\ufffd[2Jb\ufffd\ufffd\n\tc"
+
+
+def test_no_name_is_shown_in_another_order() -> None:
+    assert sanitize("a\u202egpj.exe\u2066") == "a\ufffdgpj.exe\ufffd"
+
+
+@given(st.dictionaries(st.text(), st.text() | st.sampled_from("\x7f\x9b\u202e\x1b\r")))
+def test_a_document_has_each_control_character_escaped(document: dict[str, str]) -> None:
+    text = encode_json(document)
+    assert sanitize(text) == text
+    assert json.loads(text) == document
 
 
 @given(st.text())

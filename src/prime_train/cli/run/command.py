@@ -50,6 +50,7 @@ from prime_train.views.run.console import open_console
 from prime_train.views.run.logs import ServiceLog
 from prime_train.views.run.status import read_status
 from prime_train.views.run.status_document import status_document
+from prime_train.views.text import encode_json
 
 QUICKSTART = "quickstart"
 _STEP_DIGITS = 18
@@ -179,7 +180,7 @@ def run(
         if not opened.finished:
             program = checked.program(writes=False, only_shown=True)
             document = plan_document(opened.run, checked.run_dir, start, program, may_start=not no_validate)
-            typer.echo(json.dumps(document, indent=1, ensure_ascii=False) if as_json else plan_text(document))
+            typer.echo(encode_json(document) if as_json else plan_text(document))
         if not checked.verdict.ok:
             raise typer.Exit(ExitCode.FINDINGS)
         return

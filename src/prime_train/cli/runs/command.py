@@ -1,7 +1,6 @@
 """`prime-train runs`: the table over all runs of a folder. Reads only."""
 
 import gc
-import json
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from prime_train.cli.terminal.output import refuse_both
 from prime_train.cli.terminal.render import table, terminal_columns
 from prime_train.views.compare import conditions, listing
 from prime_train.views.compare.rows import folder_of_runs, read_rows, unreadable_error
+from prime_train.views.text import encode_json
 
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of text.")]
 _MANY_OBJECTS = 500_000  # the rows stay until the end, so to look for garbage among them is in vain
@@ -65,7 +65,7 @@ def runs(
     shown = conditions.sort(shown, sort) if sort is not None else shown
     if as_json:
         document = {"version": 1, "runs": [listing.document(row) for row in shown]}
-        typer.echo(json.dumps(document, indent=1, ensure_ascii=False))  # the output masks secrets, once
+        typer.echo(encode_json(document))  # the output masks secrets, once
     elif as_csv:
         typer.echo(listing.as_csv(shown))
     elif shown:

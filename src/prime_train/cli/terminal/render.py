@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Iterable, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, TextIO
 
 from prime_train.core.errors import UserError
-from prime_train.views.text import ANSI, Paint, explain, fit, sanitize
+from prime_train.views.text import ANSI, Paint, encode_json, explain, fit, sanitize
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_PAINT = re.compile(rf"(\x1b\[(?:0|{'|'.join(_CODES.values())})m)")
 _LEAST_CUT = 8  # letters that a cut text keeps
 _PIECE = re.compile(r"[^ /_.,:-]*[ /_.,:-]?")  # where a word may be broken: after these characters
 _WORD = re.compile(r"\S+")
@@ -57,11 +58,9 @@ def message(error: UserError, stream: TextIO) -> str:
 
 def json_text(document: Any) -> str:
     """The text of a --json document, with letters of all languages as they are, and secrets masked in its strings."""
-    import json  # here, because a plain lint does not need it
-
     from prime_train.core.redaction import own_secrets, redact_all
 
-    return json.dumps(redact_all(document, own_secrets()), indent=1, ensure_ascii=False)
+    return encode_json(redact_all(document, own_secrets()))
 
 
 def terminal_columns(stream: TextIO) -> int | None:
@@ -95,6 +94,8 @@ def table(
     another, then the longest texts are broken between words, then after one of "/_.,:-", and then cut.
     """
     whole = [list(header), *(list(row) for row in rows)]
+    if not all(map(str.isprintable, chain.from_iterable(whole))):  # what is painted, or comes from outside
+        whole = [[_plain_cell(text) for text in row] for row in whole]
     widths = [max(_width(row[column]) for row in whole) for column in range(len(header))]
     if columns is not None:
         kept = _columns_that_fit(widths, columns, least_needed)
@@ -108,6 +109,12 @@ def table(
         _pad([row[column] for row in whole], width, to_right=column in right) for column, width in enumerate(widths)
     ]
     return "\n".join(["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)])
+
+
+def _plain_cell(text: str) -> str:
+    """`text` on one line, without control characters but the colours of `paint`."""
+    parts = _PAINT.split(text.replace("\n", " ").replace("\t", " "))
+    return "".join([part if _PAINT.fullmatch(part) else sanitize(part) for part in parts])
 
 
 def _pad(texts: Sequence[str], width: int, *, to_right: bool) -> list[str]:
@@ -192,4 +199,6 @@ def labelled(title: str, lines: Sequence[tuple[str, str]], stream: TextIO) -> st
         f"  {paint(f'{label:<{width}}', 'dim', stream)}  {sanitize(text.rstrip()).replace(chr(10), indent)}"
         for label, text in lines
     ]
-    return "\n".join([paint(title, "bold", stream), fit("\n".join(rows), terminal_columns(stream), width + 4)])
+    return "\n".join(
+        [paint(sanitize(title), "bold", stream), fit("\n".join(rows), terminal_columns(stream), width + 4)]
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from prime_train.core.rundir import write_atomic
 from prime_train.views.run.history import RunHistory
+from prime_train.views.text import sanitize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +85,12 @@ def _save(fill: Any, history: RunHistory, path: Path, label: str) -> Path:
     captions = _mark_restarts(axes, history)
     if captions:  # below the plot, because a text inside would cover a curve
         figure.supxlabel(
-            "\n".join(captions), x=0.01, horizontalalignment="left", fontsize=8, color=_TROUBLE, parse_math=False
+            sanitize("\n".join(captions)),
+            x=0.01,
+            horizontalalignment="left",
+            fontsize=8,
+            color=_TROUBLE,
+            parse_math=False,
         )
     axes.set_xlabel("optimizer step")
     axes.set_ylabel(label)
@@ -93,7 +99,7 @@ def _save(fill: Any, history: RunHistory, path: Path, label: str) -> Path:
     axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
     axes.set_axisbelow(True)
     # A name or a message with a dollar is no formula.
-    axes.set_title(history.name, loc="left", fontsize=11, pad=16 if captions else None, parse_math=False)
+    axes.set_title(sanitize(history.name), loc="left", fontsize=11, pad=16 if captions else None, parse_math=False)
     for label_text in axes.legend(frameon=False, fontsize=9).get_texts():
         label_text.set_parse_math(False)
     content = io.BytesIO()
@@ -133,7 +139,15 @@ def _reward(axes: Axes, history: RunHistory) -> None:
     for name, shape in zip(names, cycle("osD^v"), strict=False):
         evaluations = [evaluated for evaluated in history.task_evaluations if evaluated.environment == name]
         at, held_out = [e.step for e in evaluations], [e.reward for e in evaluations]
-        axes.plot(at, held_out, color=_HELD_OUT, marker=shape, markersize=4.5, linewidth=1.4, label=f"held out: {name}")
+        axes.plot(
+            at,
+            held_out,
+            color=_HELD_OUT,
+            marker=shape,
+            markersize=4.5,
+            linewidth=1.4,
+            label=f"held out: {sanitize(name)}",
+        )
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
 
 

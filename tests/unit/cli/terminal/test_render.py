@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from prime_train.cli.terminal.render import color_wanted, labelled, message, paint, table
 from prime_train.core.errors import UserError
+from prime_train.views.text import sanitize
 
 
 class Terminal(io.StringIO):
@@ -40,6 +41,17 @@ def test_an_error_has_four_parts_and_leaves_out_an_empty_one() -> None:
 def test_a_table_aligns_numbers_to_the_right_and_ends_no_line_with_a_blank() -> None:
     text = table([("a", "1", ""), ("long", "100", "x")], ("NAME", "N", ""), right=frozenset({1}))
     assert text == "NAME    N\na       1\nlong  100  x"
+
+
+@given(st.text(), st.text())
+def test_nothing_in_a_table_or_a_title_controls_the_terminal(one: str, two: str) -> None:
+    for text in (one, f"\x1b]0;{one}\x07\x1b[2J\u202e\x9b{two}\x1b[8m\r\n"):
+        shown = table([(text, two)], ("ONE", "TWO"))
+        assert sanitize(shown) == shown
+        assert shown.count("\n") == 1
+        assert sanitize(labelled(text, [("label", two)], io.StringIO())) == labelled(
+            text, [("label", two)], io.StringIO()
+        )
 
 
 def test_colour_codes_take_no_room_in_a_table() -> None:
