@@ -123,8 +123,8 @@ def find_local_path(word: str, folder: Path) -> str:
             is_url = part.startswith("//") and not part.startswith("///")
             if not is_url and _is_local(path, folder):
                 return part
-        elif os.path.exists(folder / path) and not is_inside(folder / path, folder):
-            return part
+        elif os.path.exists(folder / path) and (path.startswith("../") or not is_inside(folder / path, folder)):
+            return part  # the folder has another name there
     return ""
 
 
@@ -143,7 +143,7 @@ def _list_parts(word: str) -> list[str]:
 
 
 def _is_local(path: str, folder: Path) -> bool:
-    if path in _PLAIN or path.startswith(_EVERYWHERE):
+    if path in _PLAIN or f"{path}/".startswith(_EVERYWHERE):
         return False
     return os.path.lexists(path) or Path(path).is_relative_to(folder) or Path(path).is_relative_to(Path.home())
 
