@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from prime_train.away.sky.candidates import RentedGpus
 from prime_train.away.sky.commands import accelerators
 from prime_train.away.sky.refusals import MACHINE_GPUS
 from prime_train.away.sky.workdir import (
@@ -32,13 +33,6 @@ from prime_train.spec.command import CommandSpec
 
 _MOST_BYTES = 2 * 2**30  # uploaded at each submission, and copied to each machine
 _SHOWN_SECRETS = 5
-
-
-class RentedGpus(NamedTuple):
-    """The GPUs of one machine: their number, and the type by its id in registry/gpus.toml."""
-
-    number: int
-    gpu: str
 
 
 class PreparedCommand(NamedTuple):
