@@ -358,6 +358,9 @@ def test_what_git_ignores_is_no_part_of_the_job(folder: Path) -> None:
     done = spot(folder, *WORDS)
     assert done.returncode == 0, done.stderr
     assert not (folder / "ran").exists()  # a repository may be hostile
+    named = spot(folder, *WORDS, "--data=keys/server.pem", "out/x.pem", "other.pem")  # the last two are not there
+    assert named.stderr.count("not copied: ") == 1
+    assert "not copied: keys/server.pem, because" in named.stderr
     (folder / ".skyignore").write_text("")  # git does not count beside it
     refuse(folder, 1, "names of secrets: .env, keys/server.pem", *WORDS)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import tomli
 
 from prime_train.away.sky import task
-from prime_train.away.sky.command_job import RentedGpus, prepare
+from prime_train.away.sky.candidates import RentedGpus
+from prime_train.away.sky.command_job import prepare
 from prime_train.away.sky.job_plan import JobRequest, PlannedConfig, check_portable, plan_job
 from prime_train.away.sky.task import SkyJobPlan
 from prime_train.cli.estimate import inputs

@@ -8,7 +8,7 @@ import pytest
 
 from prime_train import __version__
 from prime_train.away.sky import task
-from prime_train.away.sky.command_job import RentedGpus
+from prime_train.away.sky.candidates import RentedGpus
 from tests.golden import same_text_as_golden
 from tests.unit.away.plans import COMMAND, TWO_GPUS, plan_command, write_yaml
 

@@ -60,6 +60,13 @@ class Speed(NamedTuple):
 Judge = Callable[[str], Speed | str | None]
 
 
+class RentedGpus(NamedTuple):
+    """The GPUs that the user names for one machine: their number, and the type by its id in registry/gpus.toml."""
+
+    number: int
+    gpu: str
+
+
 class WantedMachines(NamedTuple):
     """What the run needs: GPUs on one machine, and steps between checkpoints.
 

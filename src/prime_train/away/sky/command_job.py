@@ -12,9 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from prime_train.away.sky.candidates import RentedGpus
 from prime_train.away.sky.commands import accelerators
 from prime_train.away.sky.refusals import MACHINE_GPUS
-from prime_train.away.sky.workdir import IGNORE, MOST_FILES, CopiedFolder, find_local_path, is_inside, measure
+from prime_train.away.sky.workdir import (
+    IGNORE,
+    MOST_FILES,
+    CopiedFolder,
+    find_left_out,
+    find_local_path,
+    is_inside,
+    measure,
+)
 from prime_train.config.command_start import read_command
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import counted, format_bytes
@@ -24,13 +33,6 @@ from prime_train.spec.command import CommandSpec
 
 _MOST_BYTES = 2 * 2**30  # uploaded at each submission, and copied to each machine
 _SHOWN_SECRETS = 5
-
-
-class RentedGpus(NamedTuple):
-    """The GPUs of one machine: their number, and the type by its id in registry/gpus.toml."""
-
-    number: int
-    gpu: str
 
 
 class PreparedCommand(NamedTuple):
@@ -77,6 +79,10 @@ def _explain(command: CommandSpec, copied: CopiedFolder, gpus: int) -> Iterator[
     yield "memory: not known for a command, so the GPUs are those of --gpus, and the order is that of prices per hour"
     size = format_bytes(copied.size_bytes)
     yield f"copied to the job: {command.cwd}, {size} in {counted(copied.files, 'file')}; {IGNORE} leaves files out"
+    for word in (*command.argv, *command.env):
+        path = find_left_out(word, Path(command.cwd), copied)
+        if path and not Path(path).is_relative_to(command.checkpoints.dir):
+            yield f"not copied: {path}, because {IGNORE} names it or git ignores it; setup can fetch it"
     if command.processes != gpus:
         yield f"processes: {command.processes}, and the machine has {counted(gpus, 'GPU')}"
 

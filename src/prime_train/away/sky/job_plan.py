@@ -8,9 +8,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.away.sky import refusals
-from prime_train.away.sky.candidates import Candidate, Judge, Market, Speed, WantedMachines, choose
+from prime_train.away.sky.candidates import Candidate, Judge, Market, RentedGpus, Speed, WantedMachines, choose
 from prime_train.away.sky.carried import CarriedPath
-from prime_train.away.sky.command_job import RentedGpus
 from prime_train.away.sky.commands import Accelerator, Cloud, accelerators, list_clouds
 from prime_train.away.sky.record import bucket_fault, bucket_name, job_name
 from prime_train.away.sky.task import COMMAND_DISK_GB, Bucket, InstalledPackage, SkyJobPlan, size_disk_gb, write_script

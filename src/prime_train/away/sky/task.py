@@ -124,7 +124,9 @@ def _install_prime_rl(run: RunSpec, package: InstalledPackage) -> list[str]:
 
 
 def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
-    lines = ["set -euo pipefail", f'export PATH="{_BIN}:$PATH"', f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
+    # A command may start with uv, or with a program that its setup installed for the user.
+    programs = f"{_BIN}:$HOME/.local/bin" if run.command is not None else _BIN
+    lines = ["set -euo pipefail", f'export PATH="{programs}:$PATH"', f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
     if mounts:  # what the run writes is in the bucket; the code, caches and models are on the machine's disk
         opened = [f'mkdir -p "${BUCKET_VARIABLE}/runs"', f'ln -sfn "${BUCKET_VARIABLE}/runs" runs']
         # A mark of another host protects its checkpoint for ever, and that host is gone.

@@ -39,12 +39,13 @@ _PLAIN = frozenset({"/", "/tmp"})  # each machine has them
 class CopiedFolder(NamedTuple):
     """What a job copies: files, their bytes, and paths in the folder that have the name of a secret.
 
-    Above MOST_FILES the count has ended, and each is a part.
+    Above MOST_FILES the count has ended, and each is a part. `left_out`: paths that are not copied, nor what is below.
     """
 
     files: int
     size_bytes: int
     secrets: tuple[str, ...]
+    left_out: frozenset[str]
 
 
 def measure(folder: Path) -> CopiedFolder:
@@ -66,7 +67,7 @@ def measure(folder: Path) -> CopiedFolder:
                 secrets.append(path)
         if files > MOST_FILES:
             break
-    return CopiedFolder(files, size_bytes, tuple(sorted(secrets)))
+    return CopiedFolder(files, size_bytes, tuple(sorted(secrets)), left_out)
 
 
 def _join(below: str, name: str) -> str:
@@ -116,20 +117,33 @@ def find_local_path(word: str, folder: Path) -> str:
     A word may hold a path behind =, between colons or in quotes. An absolute path counts if it exists, or if it is
     below the folder or the home folder: the machine has neither. A relative one counts if it leads out of the folder.
     """
-    parts: list[str] = _PARTS.split(word)
-    for part in filter(None, parts):
+    for part in _list_parts(word):
         path = os.path.normpath(os.path.expanduser(part))
         if os.path.isabs(path):
             is_url = part.startswith("//") and not part.startswith("///")
             if not is_url and _is_local(path, folder):
                 return part
-        elif os.path.exists(folder / path) and not is_inside(folder / path, folder):
+        elif os.path.exists(folder / path) and (path.startswith("../") or not is_inside(folder / path, folder)):
+            return part  # the folder has another name there
+    return ""
+
+
+def find_left_out(word: str, folder: Path, copied: CopiedFolder) -> str:
+    """The part of a word that names a path in `folder` which is not copied; "" if there is none."""
+    for part in _list_parts(word):
+        path = Path(os.path.normpath(part))
+        if any(str(place) in copied.left_out for place in (path, *path.parents)) and os.path.exists(folder / path):
             return part
     return ""
 
 
+def _list_parts(word: str) -> list[str]:
+    """The parts of a word that may be paths."""
+    return [part for part in _PARTS.split(word) if part]
+
+
 def _is_local(path: str, folder: Path) -> bool:
-    if path in _PLAIN or path.startswith(_EVERYWHERE):
+    if path in _PLAIN or f"{path}/".startswith(_EVERYWHERE):
         return False
     return os.path.lexists(path) or Path(path).is_relative_to(folder) or Path(path).is_relative_to(Path.home())
 

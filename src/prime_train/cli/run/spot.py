@@ -16,9 +16,8 @@ import typer
 
 from prime_train import __version__
 from prime_train.away.sky import job_plan, task
-from prime_train.away.sky.candidates import CandidateChoice
+from prime_train.away.sky.candidates import CandidateChoice, RentedGpus
 from prime_train.away.sky.carried import find_carried
-from prime_train.away.sky.command_job import RentedGpus, prepare
 from prime_train.away.sky.commands import launch_arguments
 from prime_train.away.sky.job import SkyRun
 from prime_train.away.sky.record import JobRecord, find_record, job_name, task_path
@@ -162,6 +161,8 @@ def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     if run.command is None:
         shape = inputs.find_shape(checked.spec, detect.read(checked.text, path), inputs.EstimateOptions(path))
     else:
+        from prime_train.away.sky.command_job import prepare  # here, because most runs have no command
+
         with_folder = replace(run, command=checked.spec.command)
         run, notes = prepare(with_folder, gpus, path, submitted=record is not None)
     values = tomli.loads(checked.text)
