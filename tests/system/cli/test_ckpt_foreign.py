@@ -131,7 +131,7 @@ def test_a_damaged_byte_is_found(tmp_path: Path) -> None:
         ((), "", "its layout is not known"),
     ],
 )
-def test_what_is_not_packed_says_why(words: tuple[str, ...], layout: str, why: str, tmp_path: Path) -> None:
+def test_a_refusal_has_its_reason(words: tuple[str, ...], layout: str, why: str, tmp_path: Path) -> None:
     out = write_run(tmp_path, layout)
     before = describe(out)
     refused = prime_train("ckpt", "compress", "own", *words, cwd=tmp_path)
