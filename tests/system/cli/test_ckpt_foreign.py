@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -129,10 +131,24 @@ def test_a_damaged_byte_is_found(tmp_path: Path) -> None:
         ((), "", "its layout is not known"),
     ],
 )
-def test_what_is_not_packed_says_why(words: tuple[str, ...], layout: str, why: str, tmp_path: Path) -> None:
+def test_a_refusal_has_its_reason(words: tuple[str, ...], layout: str, why: str, tmp_path: Path) -> None:
     out = write_run(tmp_path, layout)
     before = describe(out)
     refused = prime_train("ckpt", "compress", "own", *words, cwd=tmp_path)
     assert refused.returncode == 2
     assert why in " ".join(refused.stderr.split())
+    assert describe(out) == before
+
+
+def test_a_folder_that_another_run_holds_is_left_alone(tmp_path: Path) -> None:
+    out = write_run(tmp_path)
+    before = describe(out)
+    descriptor = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        refused = prime_train("ckpt", "compress", "own", cwd=tmp_path)
+    finally:
+        os.close(descriptor)
+    assert refused.returncode == 2
+    assert "another supervised run writes into the same folder" in refused.stderr
     assert describe(out) == before

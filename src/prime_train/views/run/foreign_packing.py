@@ -17,6 +17,7 @@ from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import recorded
+from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.views.run import checkpoint_changes as changes
 
 
@@ -50,6 +51,7 @@ def choose_work(run_dir: RunDir, places: StepPlaces, step: int | None, *, lossy:
     """
     _refuse_layout(run_dir, places, lossy=lossy)
     if not dry_run:
+        _refuse_shared(places)
         foreign_archive.finish_moves(places)
     begun = [one for one in foreign.list_packed(places, step) if one.complete]
     every = foreign.find_steps(places)
@@ -107,6 +109,7 @@ def _work_on(
 
 def unpack(run_dir: RunDir, places: StepPlaces, step: int | None, on_read: Read) -> list[dict[str, Any]]:
     """Restore packed checkpoints under their own names. The caller holds the run."""
+    _refuse_shared(places)
     foreign_archive.finish_moves(places)
     packed = foreign.list_packed(places, step)
     if step is not None and not packed:
@@ -128,6 +131,17 @@ def unpack(run_dir: RunDir, places: StepPlaces, step: int | None, on_read: Read)
 def count_packed_bytes(places: StepPlaces, step: int | None) -> int:
     packed = (one for one in foreign.list_packed(places, step) if one.complete)
     return sum(packing_plan.packed_bytes(one.path) for one in packed)
+
+
+def _refuse_shared(places: StepPlaces) -> None:
+    folder = places.checkpoints[0]
+    if not hold_folder(folder):
+        raise UserError(
+            what="another supervised run writes into the same folder",
+            where=str(folder),
+            why="its trainer could load or delete a checkpoint that is moved",
+            fix="wait for its end; prime-train status shows the runs of this folder",
+        )
 
 
 def _refuse_layout(run_dir: RunDir, places: StepPlaces, *, lossy: bool) -> None:
