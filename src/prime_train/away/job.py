@@ -2,7 +2,8 @@
 
 A scheduler is a package here and a name in SCHEDULERS. Its `find(run, folder, run_dir)` returns the job of a run by
 what its submission left in the folder of runs, or in the run directory. Its `list_runs(folder)` returns the names of
-the runs that have a job and no directory here. Both ask nobody. `status`, `logs` and `stop` know only this module.
+the runs that have a job and no directory here. Both ask nobody. `status`, `runs`, `logs` and `stop` know only this
+module.
 """
 
 from __future__ import annotations

@@ -57,6 +57,8 @@ def _shared_settings(wishes: Wishes, level: Concession, keys: Reading) -> Iterat
         yield setting("inference.ctx_tokens", level.ctx_tokens, "that of the training")
     yield setting("checkpoint.interval_steps", 100)
     yield setting("saving.keep_last", 2)
+    if keys.has("run.name"):
+        yield setting("run.name", wishes.name)
     if wishes.place.machines > 1:
         yield Setting("slurm.job_name", wishes.name, "prime-rl starts several machines by Slurm alone")
 

@@ -76,7 +76,7 @@ def _select_saves(records: list[Record]) -> Iterator[CheckpointSaved]:
 
 
 def _saves_in_background(run_dir: RunDir) -> bool | None:
-    """Whether the trainer goes on during a save; None for a trainer of which that is not known."""
+    """Whether the trainer goes on during a save; None where that is not known."""
     from prime_train.spec import from_json  # pydantic, which takes 65 ms, is for a folder with saves alone
     from prime_train.spec.answers import saves_in_background
 

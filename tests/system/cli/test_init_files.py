@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -233,3 +235,14 @@ def test_the_lines_that_make_a_prime_rl_run_start_are_named(tmp_path: Path, gene
     assert f"checkout --quiet {commit}" in steps[2]
     started = prime_train(*steps[-1].split()[1:], "--dry-run", cwd=tmp_path)
     assert "prime-rl/.venv/bin/rl" in started.stdout, started.stderr
+
+
+def test_a_file_for_several_machines_is_submitted_without_our_table(tmp_path: Path) -> None:
+    done = prime_train("init", *_RL, *_SMALL, "--gpus", "2x8xh100", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *_, copy, _, submit = done.stderr.splitlines()
+    assert submit.strip() == "uv run --project prime-rl rl @ run.prime-rl.toml"
+    subprocess.run(["sh", "-c", copy], cwd=tmp_path, check=True, timeout=30)
+    both = [tomllib.loads((tmp_path / name).read_text("utf-8")) for name in ("run.toml", "run.prime-rl.toml")]
+    assert both[0].pop("prime_train")
+    assert both[0] == both[1]

@@ -33,13 +33,13 @@ def test_the_latest_run_of_this_machine_is_first(tmp_path: Path) -> None:
     assert (round(found[0].stall_s, 3), found[0].write_s) == (0.015, 0.35)
 
 
-def test_a_run_of_another_machine_says_nothing(tmp_path: Path) -> None:
+def test_a_run_of_another_machine_is_left_out(tmp_path: Path) -> None:
     _write(tmp_path, "there", "someone@elsewhere", 1000.0)
     _write(tmp_path, "unknown", "", 1000.0)
     assert find_earlier_saves(tmp_path) == ()
 
 
-def test_a_save_of_a_few_bytes_says_nothing(tmp_path: Path) -> None:
+def test_a_save_of_a_few_bytes_is_left_out(tmp_path: Path) -> None:
     run_dir = write_compared(tmp_path, "small")
     opened = (0.0, "supervisor", RunOpened("small", GONE, 100, "0.1.0", by=own_user()))
     small = [

@@ -12,10 +12,10 @@ from prompt_toolkit.key_binding import KeyBindings, merge_key_bindings
 
 from prime_train.choose.wishes import BUNDLED, TASKS
 from prime_train.choose.workload import EXECUTORS, TURNS, environment_names, find_workload
-from prime_train.cli.estimate.inputs import EstimateOptions, find_gpus, find_named_shape
+from prime_train.cli.estimate.inputs import find_named_shape
 from prime_train.cli.init.answers import check_task, list_models, read_environment
 from prime_train.cli.init.flags import CHEAPEST, COMMAND, HERE, Flags
-from prime_train.cli.init.place import parse_place
+from prime_train.cli.init.place import find_here, parse_place
 from prime_train.cli.init.preview import Proposal
 from prime_train.cli.init.records import look_at_data
 from prime_train.cli.init.trainers import find_prime_rl
@@ -213,7 +213,7 @@ def _look_at_model(flags: Flags) -> str:
 def _look_at_gpus(flags: Flags) -> str:
     if flags.gpus == CHEAPEST:
         return "every offer of the price table is tried, which takes a minute"
-    found = find_gpus(EstimateOptions("")) if flags.gpus == HERE else parse_place(flags.gpus or "")[0]
+    found = find_here() if flags.gpus == HERE else parse_place(flags.gpus or "")[0]
     return f"{found.gpus} x {found.id}, {found.usable_bytes / GIB:.1f} GiB each"
 
 

@@ -34,9 +34,18 @@ def find_named(flags: Flags) -> GpuPlace | None:
         return None
     if flags.gpus in (None, HERE):
         free, saves = shutil.disk_usage(Path.cwd()).free, find_earlier_saves(Path(RUNS))
-        return GpuPlace(inputs.find_gpus(EstimateOptions("")), 1, free, flags.per_hour, flags.spot, saves)
+        return GpuPlace(find_here(), 1, free, flags.per_hour, flags.spot, saves)
     hardware, machines = parse_place(flags.gpus or "")
     return GpuPlace(hardware, machines, interruptions_per_hour=flags.per_hour, is_spot=flags.spot)
+
+
+def find_here() -> Hardware:
+    """The GPUs of this machine. Raises UserError if none answers, or the registry has no such GPU."""
+    try:
+        return inputs.find_gpus(EstimateOptions(""))
+    except UserError as error:
+        fix = "--gpus 8xh100-80gb, or others that the run will have; --gpus cheapest finds some"
+        raise UserError(error.what, "--gpus here", error.why, fix, error.exit_code) from None
 
 
 def parse_place(text: str) -> tuple[Hardware, int]:

@@ -152,12 +152,15 @@ def _list_next_steps(judged: JudgedConfig, wishes: Wishes, trainer: str, path: s
     title, steps = "next", [f"{found.key}: {found.fix}" for found in absent]
     if len(absent) < len(judged.absent):
         steps.insert(0, f"hf download {model} --local-dir {model}")
+    if not judged.reading.has("run.name"):
+        run += f" --run-name {shlex.quote(wishes.name)}"
     installed = "" if trainer == BUNDLED else find_prime_rl().generation
     if trainer not in (BUNDLED, installed):
         title = f"next: prime-rl {trainer} has to be installed ({f'{installed} is' if installed else 'none is'} here)"
         steps = [*list_install_lines(trainer, _PRIME_RL), *steps]
         run += f" --set prime_train.python={_PRIME_RL}/.venv/bin/python"
-    if trainer != BUNDLED and wishes.place.machines > 1:  # which prime-rl only submits
-        folder = "" if trainer == installed else f"--project {_PRIME_RL} "
-        run = f"uv run {folder}{wishes.task} @ {shlex.quote(path)}"
+    if trainer != BUNDLED and wishes.place.machines > 1:  # which prime-rl only submits, and it knows no [prime_train]
+        copy = shlex.quote(f"{Path(path).with_suffix('')}.prime-rl.toml")
+        steps.append(f"sed '/^\\[prime_train\\]$/,/^$/d' {shlex.quote(path)} > {copy}")
+        run = f"uv run {'' if trainer == installed else f'--project {_PRIME_RL} '}{wishes.task} @ {copy}"
     return "\n  ".join((title, *steps, validate, run))

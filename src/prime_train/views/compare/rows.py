@@ -233,5 +233,5 @@ def unreadable_error(rows: Sequence[RunRow]) -> UserError | None:
     first = rows[0]
     fix = f"see `ls -ld {first.path}` and `id`; run the command as the owner of the runs"
     if not first.path.is_dir():  # a run elsewhere, whose record cannot be read
-        fix = f"prime-train status {first.name} says what to do"
+        fix = f"prime-train status {first.name} explains it"
     return UserError("no run in it can be read", str(first.path.parent), first.reason, fix, ExitCode.OUT_OF_REACH)

@@ -54,7 +54,7 @@ def find_gpus(run_dir: RunDir, state: State, config: Mapping[str, Any]) -> UsedG
 
 
 def _count_gpus(run_dir: RunDir, seen: int) -> int | None:
-    """The GPUs of the config, on all machines; None if it does not say which of those that were seen are used."""
+    """The GPUs of the config, on all machines; None if which of those that were seen are used is not in it."""
     from prime_train.spec import from_json  # here, because pydantic is for runs of other programs alone
     from prime_train.spec.answers import prime_rl_of, server_gpus, shares_gpus, train_gpus
 
