@@ -125,6 +125,8 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, WandbRow 
             return counts, row, None
         case events.BatchShrunk(micro_batch=micro_batch):
             return counts, WandbRow(step, {"run/micro_batch": micro_batch}), None
+        case events.SettingsApplied(step=at, version=version):
+            return counts, WandbRow(at, {"run/settings_version": version}), None
         case events.GpuLeftOut(gpu=gpu, reason=reason):
             return counts, None, Note(f"{gpu} is left out", reason, "WARN")
         case events.RunClosed(state=state, reason=reason):

@@ -107,12 +107,20 @@ def _failures(history: RunHistory) -> Iterator[str]:
 
 
 def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
-    """Settings that the supervisor changed, files kept of ended attempts, and alerts that failed."""
+    """Settings that a person or the supervisor changed, files kept of ended attempts, and alerts that failed."""
     failed: Counter[tuple[str, str]] = Counter()
+    authors: dict[int, str] = {}
+    told: set[int] = set()  # an attempt that goes on after a change reports it again
     for record in records:
         match record.event:
             case events.BatchShrunk(attempt=attempt, micro_batch=micro_batch):
                 yield f"After attempt {attempt} the micro-batch is {micro_batch}, because memory ran out."
+            case events.SettingsAccepted(version=version, by=by, why=why):
+                authors[version] = f" by {plain(by)}" + (f" ({plain(why)})" if why else "")
+            case events.SettingsApplied(version=version, step=step, values=values) if version not in told:
+                told.add(version)
+                changed = f"settings version {version}{authors.get(version, '')}"
+                yield f"From step {step:,} on {plain(', '.join(values))}: {changed}."
             case events.EventsDamaged(what=what):
                 yield f"Some events could not be used, and the run went on from the rest: {plain(what)}."
             case events.GpuLeftOut(gpu=gpu, reason=reason):

@@ -56,6 +56,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "children": [child._asdict() for child in status.children],
         "gpus": [_gpu(uuid, state) for uuid in _list_gpus(state)],
         "micro_batch": state.micro_batch,
+        "settings": _settings(state),
         "disk": {"free_gib": rounded(status.free_gib, 1)},
         "checkpoints": {"newest_complete": status.newest_complete, "saving": state.saving_step},
         "is_endless": state.is_endless,
@@ -72,6 +73,12 @@ def status_document(status: Status) -> dict[str, Any]:
         "place": status.place or None,
         "events_damage": describe(status.damage) or None,
     }
+
+
+def _settings(state: State) -> dict[str, int | None]:
+    """The newest change of settings, 0 for none, and the newest one in force with its first step."""
+    in_force, step = state.settings_applied[-1] if state.settings_applied else (0, None)
+    return {"version": state.settings_version, "in_force": in_force, "from_step": step}
 
 
 def _not_finite(state: State) -> dict[str, str]:
@@ -139,6 +146,9 @@ def as_lines(document: Document) -> list[tuple[str, str]]:
     lines.extend(("alarm", alarm["what"]) for alarm in alarms if alarm["answer"] != "note")
     if notes := sum(alarm["answer"] == "note" for alarm in alarms):
         lines.append(("notes", f"{counted(notes, 'note')} of the watches: prime-train report {document['run']}"))
+    if (settings := document["settings"])["version"]:
+        since = f" from step {settings['from_step']:,} on" if settings["in_force"] else ""
+        lines.append(("settings", f"version {settings['version']}; in force: {settings['in_force']}{since}"))
     if document["micro_batch"] is not None:
         lines.append(("micro-batch", f"{document['micro_batch']}, reduced because memory ran out"))
     if left_out := [gpu["uuid"] for gpu in document["gpus"] if gpu["left_out"]]:
