@@ -2,15 +2,14 @@
 
     python bench/control.py [--runs 1000] [--live 64] [--seconds 30] [--requests 10000]
 
-The runs are made by hand. This process holds those that are live, each with eight GPUs on a machine of its own, and
-writes a step of each per second, spread over four moments, and samples of its GPUs every ten seconds. CPU is user and
-system time of the controller. With a Chromium, the page is opened as well.
+The runs are made by hand. Those that are live have a machine of their own with eight GPUs, on a disk that all share, so
+their supervisors are on other hosts. This process writes a step of each per second, spread over four moments, and
+samples of the GPUs every ten seconds. CPU is user and system time of the controller. With a Chromium, the page is opened as well.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import http.client
 import json
 import shutil
@@ -28,7 +27,6 @@ from tests.unit.views.written_runs import WHOLE_LIFE, write_run
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import ChildStarted, EventLog, LaunchAsked, Progress, RunOpened, TrainerStarted
-from prime_train.supervise.processes.lock import hold_run
 
 GPUS = 8  # of a machine
 MOMENTS = 4  # of a second, in which a quarter of the live runs reports
@@ -44,13 +42,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--requests", type=int, default=10_000)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as held:
+    with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for number in range(given.runs - given.live):
             write_run(folder / "runs" / f"ended{number:04d}", WHOLE_LIFE)
         live = [LiveRun(folder / "runs" / f"live{number:02d}", number) for number in range(given.live)]
-        for run in live:
-            held.enter_context(hold_run(run.run_dir))
         what = f"{given.runs} runs, {given.live * GPUS} GPUs"
         rows = measure_start(folder, what, "without an index")
         rows += measure_start(folder, what, "with its index", most=ANSWER_S)
@@ -63,23 +59,25 @@ def main() -> None:
 
 
 class LiveRun:
-    """A run that this process holds, and whose trainer it plays."""
+    """A run on another machine, whose supervisor and trainer this process plays."""
 
     def __init__(self, path: Path, number: int) -> None:
         self.run_dir = RunDir(path)
         self.run_dir.events.mkdir(parents=True)
         self._host = f"node{number:02d}"
         self._step = 0
-        self._log = EventLog(self.run_dir.events, "trainer-001-rank0")
+        self.run_dir.lock.write_text(f"1:1 {self._host}\n", encoding="utf-8")
         supervisor = EventLog(self.run_dir.events, "supervisor")
         supervisor.append(RunOpened(path.name, 1, 100_000, "0.1.0"))
         supervisor.append(LaunchAsked(1, 0))
         supervisor.append(ChildStarted(1, "trainer", 1, 1, "/nowhere/trainer.log"))
         self._pids = [100 + rank for rank in range(GPUS)]
-        for rank, pid in enumerate(self._pids):
-            started = TrainerStarted(1, pid, rank, GPUS, "NVIDIA H100 80GB HBM3", "bf16", 10**9, 32_000, 0)
-            log = EventLog(self.run_dir.events, f"trainer-001-rank{rank}") if rank else self._log
-            log.append(started)
+        logs = [EventLog(self.run_dir.events, f"trainer-001-rank{rank}") for rank in range(GPUS)]
+        for rank, (log, pid) in enumerate(zip(logs, self._pids, strict=True)):
+            log.append(TrainerStarted(1, pid, rank, GPUS, "NVIDIA H100 80GB HBM3", "bf16", 10**9, 32_000, 0))
+        for log in (supervisor, *logs[1:]):
+            log.close()
+        self._log = logs[0]
         self.sample()
 
     def step(self) -> None:
@@ -120,7 +118,7 @@ def measure_start(folder: Path, what: str, how: str, **most: float) -> list[dict
 
 def wait_complete(served: Served) -> None:
     while not served.get("/api/state").document["controller"]["is_complete"]:
-        time.sleep(0.05)
+        time.sleep(0.5)  # each answer has every run, and so takes time from the reading
 
 
 def measure_updates(served: Served, live: list[LiveRun], seconds: float, what: str) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""Shows all runs of a folder on one page and in one table, and hands the page's requests to supervisors.
+"""Shows all runs of a folder on one page and in one table.
 
 Everything shown comes from the files of the runs, as `status` reads them, so a controller that is killed loses nothing
 and slows no run. `watcher.py` follows the runs in one thread and keeps one document; `stream.py` numbers its changes;

@@ -30,7 +30,7 @@ from prime_train.control.logs import EVIDENCE_LINES, LINES, read_log
 from prime_train.control.prometheus import write_metrics
 from prime_train.control.requests import hand_on
 from prime_train.control.stream import Change
-from prime_train.control.watcher import LOOK_EVERY_S, Watcher
+from prime_train.control.watcher import Watcher
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MARK_BYTES, parse_json
 
@@ -141,7 +141,7 @@ class Controller:
         while not self._ending.is_set():
             began_s = time.monotonic()
             self._watcher.look()
-            self._ending.wait(max(0.01, LOOK_EVERY_S - (time.monotonic() - began_s)))
+            self._ending.wait(self._watcher.pause_s(time.monotonic() - began_s))
 
     @contextlib.asynccontextmanager
     async def live(self, _app: Starlette) -> AsyncIterator[None]:

@@ -29,7 +29,8 @@ from prime_train.views.run.runs import RUNS, is_run
 LOOK_EVERY_S = 0.25
 MOST_RUNS = 10_000  # of a folder
 _LIST_EVERY_S = 1.0
-_READING_S = 0.15  # of a look, for runs that were not read yet
+_READING_S = 0.1  # CPU time in one look, for runs that were not read yet
+_PAUSE_S = 0.02  # between looks while such runs are left, for the requests of the page
 _COMPARED = 50  # ended runs in one look
 _FAILURES_SENT = 20  # of a run; its details have more
 _OPEN_KEPT = 8  # ended runs whose details were asked for
@@ -52,6 +53,7 @@ class Watcher:
         self._open: OrderedDict[str, FollowedRun] = OrderedDict()
         self._rows: dict[str, dict[str, Any]] = {name: run.row for name, run in self._ended.items()}
         self._failures = {name: run.failures[-_FAILURES_SENT:] for name, run in self._ended.items() if run.failures}
+        self._machines: dict[str, dict[str, dict[str, Any]]] = {}  # of each live run
         self._to_keep: dict[str, IndexedRun] = {}
         self._listed_s = -math.inf
         self._compared = ""  # the name of the ended run that was compared last
@@ -60,6 +62,10 @@ class Watcher:
     @property
     def root(self) -> Path:
         return self._root
+
+    def pause_s(self, looked_s: float) -> float:
+        """How long to wait before the next look, after one that took `looked_s`."""
+        return max(_PAUSE_S, _PAUSE_S if self._unread else LOOK_EVERY_S - looked_s)
 
     def look(self) -> bool:
         """Read what is new and publish it. Returns whether anything changed."""
@@ -81,7 +87,7 @@ class Watcher:
         return self.stream.publish(
             {
                 "runs": dict(self._rows),
-                "machines": map_devices(self._live.values()),
+                "machines": self._join_machines(),
                 "failures": dict(self._failures),
                 "controller": {
                     "folder": str(self._root),
@@ -91,6 +97,19 @@ class Watcher:
                 },
             }
         )
+
+    def _join_machines(self) -> dict[str, dict[str, Any]]:
+        """The machines of all live runs. One that a single run uses is the same object until that run changes."""
+        users: dict[str, list[str]] = {}
+        for name in self._live:
+            for host in self._machines.get(name, {}):
+                users.setdefault(host, []).append(name)
+        return {
+            host: self._machines[names[0]][host]
+            if len(names) == 1
+            else map_devices(self._live[name] for name in names)[host]
+            for host, names in users.items()
+        }
 
     def detail(self, name: str) -> dict[str, Any] | None:
         """Everything of one run; None if there is none with this name."""
@@ -140,10 +159,13 @@ class Watcher:
         self._unread |= dict.fromkeys(new)
         if gone := sorted(known - names):
             for name in gone:
-                for found in (self._live, self._ended, self._unread, self._open, self._rows, self._failures):
-                    found.pop(name, None)
+                self._forget(name)
             if self._index is not None:
                 self._index.drop(gone)
+
+    def _forget(self, name: str) -> None:
+        for found in (self._live, self._ended, self._unread, self._open, self._rows, self._failures, self._machines):
+            found.pop(name, None)
 
     def _compare_ended(self) -> None:
         """Read an ended run again if its files have changed. Those of the index are all compared at the first look."""
@@ -163,8 +185,8 @@ class Watcher:
 
     def _read_unread(self, now_s: float) -> None:
         """Read runs until the time for that is spent."""
-        until_s = time.monotonic() + _READING_S
-        while self._unread and time.monotonic() < until_s:
+        until_s = time.thread_time() + _READING_S
+        while self._unread and time.thread_time() < until_s:
             name = next(iter(self._unread))
             del self._unread[name]
             # Before the events: what is written meanwhile makes the next comparison differ.
@@ -182,12 +204,12 @@ class Watcher:
         before = fingerprint(run.run_dir) if not run.is_supervised else ""
         if run.poll(now_s):
             self._show(run, now_s)
-        run.curves.poll()
         if not run.is_supervised and before:
             self._end(run, before)
 
     def _show(self, run: FollowedRun, now_s: float) -> None:
         self._rows[run.name] = make_row(run, now_s)
+        self._machines[run.name] = map_devices([run])
         failures = find_failures(run.entries)[-_FAILURES_SENT:]
         if failures != self._failures.get(run.name, []):
             self._failures[run.name] = failures
@@ -195,6 +217,7 @@ class Watcher:
     def _end(self, run: FollowedRun, seen: str) -> None:
         """Keep what was read of a run without a supervisor. `seen`: the fingerprint before it was read."""
         self._live.pop(run.name, None)
+        self._machines.pop(run.name, None)
         ended = IndexedRun(seen, self._rows[run.name], self._failures.get(run.name, []))
         self._ended[run.name] = self._to_keep[run.name] = ended
 

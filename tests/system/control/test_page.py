@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -92,7 +92,7 @@ def test_the_page_follows_a_run_a_failure_and_a_controller_that_restarts(tmp_pat
             assert page.url == f"{served.origin}/", "the token stays in no address"
             page.click("tr[data-run=small]")
             page.wait_for_selector("[data-device='small/0']")
-            assert "small · 0" in page.inner_text("#devices")
+            assert "0 · small" in page.inner_text("#devices")
             wait(page, f"{POINTS} === 60")
             add_steps(run_dir, 61, 80)
             write_events(
@@ -145,11 +145,8 @@ def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(t
 
 
 def test_texts_of_a_run_stay_texts(tmp_path: Path, page: Page) -> None:
-    hostile: Any = (
-        *FIRST_ATTEMPT,
-        (12.0, "supervisor", AttemptEnded(1, 1, "failed", HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 50)),
-    )
-    run_dir = write_run(tmp_path / "runs" / HOSTILE, hostile)
+    end = AttemptEnded(1, 1, "failed", HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 50)
+    run_dir = write_run(tmp_path / "runs" / HOSTILE, (*FIRST_ATTEMPT, (12.0, "supervisor", end)))
     write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
     write_metrics(run_dir, 20)
     write_checkpoint(run_dir, 50, complete=False)

@@ -68,7 +68,7 @@ function runRow(name, row) {
   const share = row.max_steps && !row.is_endless ? Math.min(1, row.step / row.max_steps) : null;
   const bar = make("span", {class: "bar"}, make("i"));
   if (share !== null) bar.firstChild.style.width = `${100 * share}%`;
-  const step = make("td", {}, whole(row.step), row.is_endless || !row.max_steps ? "" : ` of ${whole(row.max_steps)}`, share === null ? "" : bar);
+  const step = make("td", {class: "step"}, whole(row.step), row.is_endless || !row.max_steps ? "" : ` of ${whole(row.max_steps)}`, share === null ? "" : bar);
   const remarks = make("td", {class: "text"});
   const alarms = row.alarms.filter((alarm) => alarm.answer !== "note");
   if (alarms.length) remarks.append(make("span", {class: "tag warn", title: alarms.map((alarm) => alarm.what).join("\n")}, `${alarms.length} alarm${alarms.length > 1 ? "s" : ""}`), " ");
@@ -76,7 +76,7 @@ function runRow(name, row) {
   remarks.append(row.damage ?? (["running", "starting"].includes(row.state) ? row.phase ?? "" : row.reason ?? row.cause?.what ?? ""));
   const line = make("tr", {class: name === chosen ? "choice chosen" : "choice", tabindex: 0, "data-run": name, "aria-selected": name === chosen},
     make("td", {class: "name"}, name), make("td", {}, stateTag(row.state)), step, cell(figure(row, "loss", 5), "num"), cell(figure(row, "reward", 4), "num"),
-    cell(row.tokens_per_s === null ? "" : short(row.tokens_per_s, `${row.unit}/s`), "num"), cell(row.supervised ? duration(row.left_s ?? undefined) : "", "num"), cell(cost(row.usd), "num"),
+    cell(row.tokens_per_s === null ? "" : short(row.tokens_per_s, ` ${row.unit}/s`), "num"), cell(row.supervised ? duration(row.left_s ?? undefined) : "", "num"), cell(cost(row.usd), "num"),
     cell(row.restarts || "", "num"), make("td", {"data-time": row.last_sign_s ?? ""}, age(row.last_sign_s)), remarks);
   line.firstChild.style.borderLeft = `4px solid hsl(${hue(name)} 60% 50%)`;
   line.firstChild.style.paddingLeft = "8px";
@@ -99,14 +99,14 @@ function health(device) {
 }
 function deviceCell(host, name, device, isSmall) {
   const work = device.work[0];
-  const who = work ? `${work.run} · ${work.rank}` : "idle";
+  const who = work ? `${work.rank} · ${work.run}` : "idle";
   const used = typeof device.used_bytes === "number" && device.total_bytes ? `${Math.round(100 * device.used_bytes / device.total_bytes)}% mem` : "";
   const parts = [device.utilisation_percent === null || device.utilisation_percent === undefined ? "" : `${device.utilisation_percent}%`, used, typeof device.temperature_c === "number" ? `${device.temperature_c}°C` : ""];
   const trouble = device.fault || (device.xids.length ? `XID ${device.xids.join(", ")}` : "") || (device.left_out ? "left out" : "");
   const lag = work && work.lag ? `${work.lag} behind` : work ? `step ${whole(work.step)}` : "";
   const element = make("button", {class: `cell ${health(device)}${isSmall ? " small" : ""}`, type: "button", "data-device": name, title: `${host} ${device.kind} ${device.index}: ${who}${trouble ? `; ${trouble}` : ""}`,
     click: () => showDevice(host, name, device)},
-  make("span", {class: "who"}, isSmall ? `${work ? work.rank : "–"}` : who), make("span", {class: "more"}, `${device.kind} ${device.index} ${lag}`), make("span", {class: "more"}, trouble || parts.filter(Boolean).join(" ")));
+  make("span", {class: "who"}, isSmall ? `${work ? work.rank : "–"}` : who), make("span", {class: "more"}, `${device.kind} ${device.index} ${lag}`), make("span", {class: "more"}, trouble || parts.filter(Boolean).join(" · ")));
   if (work) element.style.background = `hsl(${hue(work.run)} 60% 50% / .22)`;
   return element;
 }
