@@ -129,6 +129,10 @@ def _mark_words(args: list[str], at: int) -> list[str]:
             why="the words after -- are started and watched",
             fix="prime-train run -- torchrun --nproc-per-node 2 train.py",
         )
+    for word in words:
+        if not word.isascii() and word.encode(errors="replace").decode() != word:
+            what, why = "a word of the command is not UTF-8", "the run keeps it in a config, which is UTF-8 text"
+            raise UserError(what, f"the word {ascii(word)[:_LONGEST_SHOWN]}", why, "rename the file that it names")
     return [*args[:at], *(f"{COMMAND_WORD}={word}" for word in words)]
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from prime_train.core import outside
@@ -227,9 +228,19 @@ def redact_all(document: Any, hidden: Iterable[str] = ()) -> Any:
             masked = ((redact(key) if isinstance(key, str) else key, value) for key, value in document.items())
             return {key: redact_all(value, hidden) for key, value in masked}
         case list() | tuple():
-            return [redact_all(value, hidden) for value in document]
+            return mask_after_flags([redact_all(value, hidden) for value in document])
         case _:
             return document
+
+
+def mask_after_flags(words: Sequence[Any]) -> list[Any]:
+    """The words of a command, or any list, with each secret masked that is the word after its flag: --api-key VALUE."""
+    masked = list(words)
+    for place, (flag, value) in enumerate(pairwise(words), 1):
+        is_pair = isinstance(flag, str) and flag.startswith("-") and isinstance(value, str)
+        if is_pair and not value.startswith("-") and is_secret(flag.lstrip("-").replace("-", "_"), value):
+            masked[place] = MASK
+    return masked
 
 
 def open_key(text: str) -> int | None:

@@ -149,8 +149,13 @@ def _is_bare(part: str) -> bool:
     return part.isascii() and part.replace("-", "").replace("_", "").isalnum()
 
 
+# TOML forbids the first; a terminal obeys the others, or shows what follows them in another order.
+_UNSHOWN = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
 def _quoted(part: str) -> str:
-    return json.dumps(part, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON and TOML have the same escapes
+    text = json.dumps(part, ensure_ascii=False)  # JSON and TOML have the same escapes
+    return _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def to_toml(value: object) -> str:

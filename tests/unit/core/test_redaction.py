@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from prime_train.core.redaction import MASK, LineRedactor, forms, is_secret, redact, redact_all, secrets
 from prime_train.events import AttemptEnded, EventLog, read
+from prime_train.views.config.masked import mask
 from tests.planted import KINDS, WRITTEN, draw, draw_named, in_text
 
 
@@ -84,6 +85,12 @@ def test_a_document_is_masked_in_its_strings_alone() -> None:
     document = {"line": 4321, "what": "401 for 4321", "of": [{"text": "4321"}, None, True]}
     masked = {"line": 4321, "what": f"401 for {MASK}", "of": [{"text": MASK}, None, True]}
     assert redact_all(document, secrets({"A_KEY": "4321"})) == masked
+
+
+def test_the_word_after_the_flag_of_a_secret_is_masked_and_others_stay() -> None:
+    words = ["train", "--api-key", "gr4nulAted", "--lr", "0.1", "--max-tokens", "51200000", "--token", "--password", 7]
+    assert redact_all({"argv": words})["argv"] == [*words[:2], MASK, *words[3:]]
+    assert mask("args", words, ()) == [*words[:2], MASK, *words[3:]]
 
 
 def test_no_pattern_looks_back() -> None:

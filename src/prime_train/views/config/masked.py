@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prime_train.config.differences import flatten_values, plain
-from prime_train.core.redaction import MASK, WORDS, is_secret_name, mask_assigned, redact
+from prime_train.core.redaction import MASK, WORDS, is_secret_name, mask_after_flags, mask_assigned, redact
 from prime_train.toml.document import Document, dotted, key_path
 
 _COUNTED = ("token", "key")  # a number there is a count, such as model.experts_per_token
@@ -27,7 +27,7 @@ def mask(key: str, value: Any, hidden: Iterable[str]) -> Any:
     if isinstance(value, Mapping):
         return {name: mask(dotted((str(name),)), below, hidden) for name, below in value.items()}
     if isinstance(value, list | tuple):
-        return [mask("", below, hidden) for below in value]
+        return mask_after_flags([mask("", below, hidden) for below in value])
     return redact(value, hidden) if isinstance(value, str) else value
 
 
