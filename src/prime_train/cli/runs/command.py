@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from prime_train.away.job import list_jobs
-from prime_train.cli.runs.jobs import add_jobs
 from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.cli.terminal.output import refuse_both
 from prime_train.cli.terminal.render import table, terminal_columns
@@ -60,7 +59,11 @@ def runs(
     gc.set_threshold(_MANY_OBJECTS)
     now_s, place = time.time(), folder_of_runs(folder)
     away = list(list_jobs(place))
-    found = add_jobs(read_rows(place, now_s, may_be_empty=bool(away)), away, place, now_s, asks=ask)
+    found = read_rows(place, now_s, may_be_empty=bool(away))
+    if away or any(row.is_open for row in found):
+        from prime_train.cli.runs.jobs import add_jobs  # here, because it takes longer to import than rows to read
+
+        found = add_jobs(found, away, place, now_s, asks=ask)
     shown = conditions.keep(found, where or ())
     shown = conditions.sort(shown, sort) if sort is not None else shown
     if as_json:

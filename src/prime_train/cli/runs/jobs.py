@@ -35,8 +35,7 @@ def add_jobs(rows: Iterable[RunRow], away: Iterable[str], folder: Path, now_s: f
 def _with_jobs(rows: Iterable[RunRow], folder: Path) -> Iterator[tuple[RunRow, Job | None]]:
     """Each row with its job, if the job may change the row."""
     for row in rows:
-        may_change = not (row.is_over or row.is_held_here or row.state == UNREADABLE)
-        yield row, find_job_of(row.name, folder, RunDir(row.path)) if may_change else None
+        yield row, find_job_of(row.name, folder, RunDir(row.path)) if row.is_open else None
 
 
 def _only_away(names: Iterable[str], folder: Path) -> Iterator[tuple[RunRow, Job | None]]:

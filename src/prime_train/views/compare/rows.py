@@ -56,6 +56,11 @@ class RunRow(NamedTuple):
     config: Config = {}  # noqa: RUF012 - never changed
     changed: tuple[Difference, ...] | None = None  # against the run before with the same kind; None for the first
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a job elsewhere may change its state."""
+        return not (self.is_over or self.is_held_here or self.state == UNREADABLE)
+
 
 def folder_of_runs(given: Path) -> Path:
     """`given`/runs if there is one, else `given` itself."""
