@@ -1,6 +1,6 @@
 """The plan files of a run: each has the values of one change of settings. Reads and writes them, judges no value.
 
-`settings/000001.json` of the run directory is version 1. The supervisor writes it once, and nobody changes it. Standard
+`settings/000001.json` of the run directory is version 1. The supervisor writes it once, and no later change touches it. Standard
 library only.
 """
 
