@@ -1,7 +1,7 @@
 """The plan files of a run: each has the values of one change of settings. Reads and writes them, judges no value.
 
-`settings/000001.json` of the run directory is version 1. The supervisor writes it once, and nobody changes it. Standard
-library only.
+`settings/000001.json` of the run directory is version 1. The supervisor writes it once, and no later change
+touches it. Standard library only.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def change(run_dir: RunDir, values: dict[str, object], expected: int, request_id
     return ask(run_dir, 1, SETTINGS_REQUESTED, body, request_id or create_request_id(), 120.0)
 
 
-def test_a_change_becomes_a_plan_and_the_second_editor_is_told_of_the_first(supervised: Supervised) -> None:
+def test_a_change_becomes_a_plan_and_the_second_editor_gets_the_first_ones(supervised: Supervised) -> None:
     run_dir = supervised.run_dir
     first = change(run_dir, {"optim.lr": 2e-4}, 0, "first")
     assert (first.outcome, first.what) == ("accepted", "settings version 1: optim.lr = 0.0002, was 0.001")

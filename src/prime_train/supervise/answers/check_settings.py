@@ -128,7 +128,7 @@ def _read_declared_value(setting: DeclaredSetting, value: Any) -> float | int:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or (setting.whole and value != int(value)):
         raise _refusal(
-            f"{name} = {json.dumps(value)} is not {kind}", name, "its entry in [[command.settings]] says so", ""
+            f"{name} = {json.dumps(value)} is not {kind}", name, "its entry in [[command.settings]] asks for that", ""
         )
     least, most = setting.min, setting.max
     if (least is not None and value < least) or (most is not None and value > most):

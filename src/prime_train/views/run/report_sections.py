@@ -110,15 +110,15 @@ def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
     """Settings that a person or the supervisor changed, files kept of ended attempts, and alerts that failed."""
     failed: Counter[tuple[str, str]] = Counter()
     authors: dict[int, str] = {}
-    told: set[int] = set()  # an attempt that goes on after a change reports it again
+    reported: set[int] = set()  # an attempt that goes on after a change reports it again
     for record in records:
         match record.event:
             case events.BatchShrunk(attempt=attempt, micro_batch=micro_batch):
                 yield f"After attempt {attempt} the micro-batch is {micro_batch}, because memory ran out."
             case events.SettingsAccepted(version=version, by=by, why=why):
                 authors[version] = f" by {plain(by)}" + (f" ({plain(why)})" if why else "")
-            case events.SettingsApplied(version=version, step=step, values=values) if version not in told:
-                told.add(version)
+            case events.SettingsApplied(version=version, step=step, values=values) if version not in reported:
+                reported.add(version)
                 changed = f"settings version {version}{authors.get(version, '')}"
                 yield f"From step {step:,} on {plain(', '.join(values))}: {changed}."
             case events.EventsDamaged(what=what):

@@ -74,7 +74,7 @@ def test_accepted_changes_are_what_was_before(tmp_path: Path) -> None:
         ({"optim.lr": 0.1, "checkpoint.interval_steps": 0}, "checkpoint.interval_steps = 0 is not > 0"),
     ],
 )
-def test_what_is_wrong_is_said_in_four_parts(tmp_path: Path, values: dict[str, Any], what: str) -> None:
+def test_a_fault_has_four_parts(tmp_path: Path, values: dict[str, Any], what: str) -> None:
     run_dir = open_run(tmp_path)
     with pytest.raises(UserError) as caught:
         check(run_dir, values, 10)
@@ -93,6 +93,6 @@ def test_a_run_on_several_machines_takes_no_change(tmp_path: Path) -> None:
         check(open_run(tmp_path, machines=2), {"optim.lr": 0.1}, 10)
 
 
-def test_a_run_that_has_not_begun_says_so(tmp_path: Path) -> None:
+def test_a_run_that_has_not_begun_takes_no_change(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has not begun"):
         check(RunDir(tmp_path), {"optim.lr": 0.1}, 0)
