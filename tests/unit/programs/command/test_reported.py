@@ -39,7 +39,7 @@ def test_every_checkpoint_named_as_the_reported_one_is_found(name: str, is_file:
 def test_a_cut_file_and_another_step_are_not_complete(is_file: bool, tmp_path: Path) -> None:
     for step in (3, 6):
         save(tmp_path / "out" / f"s{step}.pt", step, is_file=is_file)
-    place = find_place(tmp_path / "out" / "s3.pt", 3)
+    place = find_place(tmp_path / "out" / "s3.pt", 3, is_folder=False)
     assert place is not None
     cut = tmp_path / "out" / "s6.pt"
     (cut if is_file else cut / "state.pt").write_bytes(b"12")
@@ -48,8 +48,8 @@ def test_a_cut_file_and_another_step_are_not_complete(is_file: bool, tmp_path: P
 
 
 def test_a_name_without_the_step_has_no_place(tmp_path: Path) -> None:
-    assert find_place(tmp_path / "last.pt", 3) is None
-    assert find_place(tmp_path / "epoch4.pt", 3) is None
+    assert find_place(tmp_path / "last.pt", 3, is_folder=False) is None
+    assert find_place(tmp_path / "epoch4.pt", 3, is_folder=False) is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"checkpoint": 3, "step": "x"}', '{"checkpoint": null}', "\x00"])
