@@ -33,13 +33,16 @@ def test_every_checkpoint_named_as_the_reported_one_is_found(name: str, is_file:
     assert place is not None
     found = checkpoints([place.folder], place.layout)
     assert [(saved.step, saved.complete) for saved in found] == [(6, True), (3, True)]
+    # The newest one gets another name when a person goes back: the place stays known.
+    (out / name.format(6)).rename(out / "aside")
+    assert read_reported(run_dir) == place
 
 
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_cut_file_and_another_step_are_not_complete(is_file: bool, tmp_path: Path) -> None:
     for step in (3, 6):
         save(tmp_path / "out" / f"s{step}.pt", step, is_file=is_file)
-    place = find_place(tmp_path / "out" / "s3.pt", 3, is_folder=False)
+    place = find_place(tmp_path / "out" / "s3.pt", 3, is_folder=not is_file)
     assert place is not None
     cut = tmp_path / "out" / "s6.pt"
     (cut if is_file else cut / "state.pt").write_bytes(b"12")
