@@ -161,6 +161,7 @@ class CommandObserver(LogObserver):
             with suppress(OSError):  # a full disk; the next checkpoint is reported, too
                 keep_reported(self._run_dir, line)
                 self._trainer = know_run(self._spec, self._run_dir)
+                self._begin_to_see(line.of_step)
         self._reports_end = self._reports_end or line.finished or line.total is not None
         if line.loss is not None:
             self._loss = line.loss
@@ -168,6 +169,15 @@ class CommandObserver(LogObserver):
             self._step, self._phase = line.step, ""
         if line.phase:
             self._enter(_PHASES.get(line.phase, line.phase), "", line.limit_s)
+
+    def _begin_to_see(self, reported_step: int | None) -> None:
+        """Note what is in a folder that was not known before: all of it was there, except what is reported just now."""
+        folder, layout = self._trainer.checkpoints, self._trainer.layout
+        if self._seen.began or folder is None or layout is None:
+            return
+        found = step_folders.checkpoints([folder], layout, self._whole)
+        before = [checkpoint for checkpoint in found if checkpoint.step != reported_step]
+        self._seen, _ = compare(self._seen, before, time.monotonic(), self._attempt)
 
     def _ask_stop(self) -> None:
         """Create the file that should_stop() looks for. Without it the trainer gets SIGTERM after its grace."""

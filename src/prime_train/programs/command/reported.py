@@ -29,14 +29,14 @@ class ReportedPlace(NamedTuple):
     layout: FolderLayout | None
 
 
-def find_place(checkpoint: Path, step: int) -> ReportedPlace | None:
+def find_place(checkpoint: Path, step: int, *, is_folder: bool) -> ReportedPlace | None:
     """The place of a reported checkpoint; None if its name has no step, because then the next one replaces it."""
     numbers = [match for match in re.finditer(r"\d+", checkpoint.name) if int(match[0]) == step]
     if not numbers:
         return None
     before, after = checkpoint.name[: numbers[-1].start()], checkpoint.name[numbers[-1].end() :]
     name = rf"{re.escape(before)}(\d+){re.escape(after)}"
-    if checkpoint.is_dir():
+    if is_folder:
         return ReportedPlace(checkpoint.parent, FolderLayout(name, proofs=(_manifest(live.MANIFEST),)))
     beside = rf"(?:\.{re.escape(live.MANIFEST)})?"
     proofs = (_manifest(f"*.{live.MANIFEST}"),)
@@ -62,7 +62,9 @@ def _manifest(name: str) -> FileProof:
 def keep_reported(run_dir: RunDir, line: LiveLine) -> None:
     """Write down the checkpoint of a line. Raises OSError."""
     if line.checkpoint and line.of_step is not None and Path(line.checkpoint).is_absolute():
-        write_atomic(run_dir.reported, json.dumps({"checkpoint": line.checkpoint, "step": line.of_step}))
+        # Whether it is a folder cannot be seen later, when it has another name or is deleted.
+        kept = {"checkpoint": line.checkpoint, "step": line.of_step, "is_folder": Path(line.checkpoint).is_dir()}
+        write_atomic(run_dir.reported, json.dumps(kept))
 
 
 def keep_printed(run_dir: RunDir, folder: Path) -> None:
@@ -77,6 +79,7 @@ def read_reported(run_dir: RunDir) -> ReportedPlace | None:
         if "folder" in kept:
             return ReportedPlace(Path(str(kept["folder"])), None)
         step = outside.to_count(kept["step"])
-        return None if step is None else find_place(Path(str(kept["checkpoint"])), step)
-    except (OSError, ValueError, KeyError, TypeError):
+        path = Path(str(kept["checkpoint"]))
+        return None if step is None else find_place(path, step, is_folder=kept.get("is_folder", path.is_dir()) is True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

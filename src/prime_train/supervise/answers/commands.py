@@ -108,7 +108,9 @@ def _check_pause(request: Request, scene: CommandScene) -> _Accepted:
     serves = state.live is not None and state.live.serves_only
     if not serves and not scene.program.knows_checkpoints(scene.run, scene.run_dir):
         why = "where its trainer saves is not known, so nothing shows from which step it would go on"
-        fix = "name the folder in command.checkpoints and start the run again"
+        fix = (
+            "name the folder in command.checkpoints; a script that calls live.checkpoint() is known after its first one"
+        )
         raise CommandRefusal("the run cannot pause", why, fix)
     begun = "saves at its next step and ends" if scene.program.saves_by_file else "is asked to save, and ends"
     what = f"{describe_reach(state)} {begun}" if state.live is not None else "no attempt is live; none is launched"
@@ -155,6 +157,8 @@ def _check_go_back(request: Request, scene: CommandScene) -> _Accepted:
     found = scene.program.checkpoints(scene.run, scene.run_dir)
     named = next((one for one in found if one.step == step), None)
     problem = "there is no such checkpoint" if named is None else named.problem
+    if step in scene.state.unreadable:
+        problem = "the trainer could not load it"
     if problem:
         have = ", ".join(str(one.step) for one in reversed(found) if one.complete) or "none"
         what = f"step {step:,} cannot be resumed from: {problem}"

@@ -107,6 +107,10 @@ class Attempts:
             return
         found = self.program.checkpoints(self.run, self.run_dir)
         chosen, rejected = choose_checkpoint(found, self.journal.state.unreadable)
+        step = self.journal.state.go_back_to
+        if step and chosen != step:
+            self._refuse_to_go_back(step, f"the checkpoint of step {step:,} is not found again", "nothing was started")
+            return
         rejected = (*set_aside, *rejected)
         self._launched = count(self._launched, chosen, time.monotonic(), self.journal.state.halt)
         if is_spent(self._launched, self.policy):
@@ -159,11 +163,19 @@ class Attempts:
             opened = self.program.open_run(text, self.run, self.run_dir, state.go_back_to)
         except (UserError, OSError, ValueError) as error:
             parts = error.parts() if isinstance(error, UserError) else {"what": str(error), "why": "", "fix": ""}
-            asked = [one.accepted.request_id for one in state.commands if one.accepted.command == "go_back"]
-            about = (parts["what"], parts["why"], parts["fix"])
-            self.journal.append(events.RequestAnswered(asked[-1], COMMAND_REQUESTED, "failed", *about))
+            self._refuse_to_go_back(state.go_back_to, parts["what"], parts["why"], parts["fix"])
             return None
         return tuple(note for note in opened.notes if "kept as" in note)
+
+    def _refuse_to_go_back(self, step: int, what: str, why: str, fix: str = "prime-train ckpt list RUN") -> None:
+        """Answer the command; the run is paused then, because no attempt may start from another step."""
+        commands = (one.accepted for one in self.journal.state.commands)
+        asked = next(one for one in commands if one.command == "go_back" and one.step == step)
+        self.journal.append(
+            events.RequestAnswered(
+                asked.request_id, COMMAND_REQUESTED, "failed", what, why, fix, str(self.run_dir.path)
+            )
+        )
 
     def _make_way(self, attempt: int) -> bool:
         """Take broken checkpoints out of the way of a trainer that would load them. Whether that was possible."""

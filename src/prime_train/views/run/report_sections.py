@@ -11,6 +11,7 @@ from pathlib import Path
 from prime_train import events
 from prime_train.core.units import counted, format_bytes, format_seconds
 from prime_train.events import Record
+from prime_train.supervise.core.event_text import describe
 from prime_train.views.run.history import RunHistory, describe_scores
 from prime_train.views.text import date, fenced, plain, sanitize, table
 
@@ -107,7 +108,7 @@ def _failures(history: RunHistory) -> Iterator[str]:
 
 
 def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
-    """Settings that a person or the supervisor changed, files kept of ended attempts, and alerts that failed."""
+    """Commands, settings that a person or the supervisor changed, files kept of ended attempts, and failed alerts."""
     failed: Counter[tuple[str, str]] = Counter()
     authors: dict[int, str] = {}
     reported: set[int] = set()  # an attempt that goes on after a change reports it again
@@ -125,6 +126,10 @@ def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
                 yield f"Some events could not be used, and the run went on from the rest: {plain(what)}."
             case events.GpuLeftOut(gpu=gpu, reason=reason):
                 yield f"`{plain(gpu)}` is left out if enough other GPUs remain: {plain(reason)}."
+            case events.CommandAccepted() | events.GpuReturned() | events.GpuTested() as event:
+                yield f"{date(record.time_s)}: {plain(describe(event))}."
+            case events.RequestAnswered(request="command_requested", outcome="failed", what=what):
+                yield f"{date(record.time_s)}: a command could not be done: {plain(what)}."
             case events.EvidenceKept(attempt=attempt, folder=kept, items=items) if items:
                 path = Path(kept)
                 link = str(path.relative_to(folder)) if path.is_relative_to(folder) else kept

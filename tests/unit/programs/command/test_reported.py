@@ -35,13 +35,16 @@ def test_every_checkpoint_named_as_the_reported_one_is_found(name: str, is_file:
     assert place.layout is not None
     found = checkpoints([place.folder], place.layout)
     assert [(saved.step, saved.complete) for saved in found] == [(6, True), (3, True)]
+    # The newest one gets another name when a person goes back: the place stays known.
+    (out / name.format(6)).rename(out / "aside")
+    assert read_reported(run_dir) == place
 
 
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_cut_file_and_another_step_are_not_complete(is_file: bool, tmp_path: Path) -> None:
     for step in (3, 6):
         save(tmp_path / "out" / f"s{step}.pt", step, is_file=is_file)
-    place = find_place(tmp_path / "out" / "s3.pt", 3)
+    place = find_place(tmp_path / "out" / "s3.pt", 3, is_folder=not is_file)
     assert place is not None
     assert place.layout is not None
     cut = tmp_path / "out" / "s6.pt"
@@ -68,8 +71,8 @@ def test_the_folder_is_read_from_a_line_about_a_save(
 
 
 def test_a_name_without_the_step_has_no_place(tmp_path: Path) -> None:
-    assert find_place(tmp_path / "last.pt", 3) is None
-    assert find_place(tmp_path / "epoch4.pt", 3) is None
+    assert find_place(tmp_path / "last.pt", 3, is_folder=False) is None
+    assert find_place(tmp_path / "epoch4.pt", 3, is_folder=False) is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"checkpoint": 3, "step": "x"}', '{"checkpoint": null}', "\x00"])
