@@ -1,7 +1,7 @@
 """Decides who may see the page and who may request something: tokens in files, and the origin of each request.
 
-A token is a secret of this folder of runs. Whoever has the first one may read everything and send requests; the second
-one may only read. A browser gets a token once, in the address that `control` prints, and keeps it as a cookie that no
+A token is a secret of this folder of runs. The first one lets its holder read everything and send requests; the second
+one only read. A browser gets a token once, in the address that `control` prints, and keeps it as a cookie that no
 script can read and no other site can send.
 """
 

@@ -45,7 +45,7 @@ def serve(watcher: Watcher, listener: socket.socket, tokens: Tokens) -> None:
         log_level="warning",
         access_log=False,  # an address may hold the token
         server_header=False,
-        proxy_headers=False,  # nobody stands between the page and this machine
+        proxy_headers=False,  # no proxy stands between the page and this machine
         ws="none",
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_END_S,

@@ -91,7 +91,7 @@ class Watcher:
                 "failures": dict(self._failures),
                 "controller": {
                     "folder": str(self._root),
-                    # Before the first look nobody knows which runs there are.
+                    # Before the first look it is not known which runs there are.
                     "is_complete": not self._unread and self._listed_s > -math.inf,
                     "unread": len(self._unread),
                 },
@@ -154,7 +154,7 @@ class Watcher:
             names = {entry.name for entry in islice(entries, MOST_RUNS) if not entry.name.startswith(".")}
         known = {*self._live, *self._ended, *self._unread}
         new = sorted(name for name in names - known if _is_run(self._root / name))
-        # Whoever opens the page wants the runs that train; the others follow.
+        # A reader of the page wants the runs that train; the others follow.
         new.sort(key=lambda name: not _has_holder(self._root / name))
         self._unread |= dict.fromkeys(new)
         if gone := sorted(known - names):

@@ -351,6 +351,7 @@ function follow() {
 
 async function start() {
   $("filter").addEventListener("input", showRuns);
+  $("plotly").addEventListener("load", () => { if (detail) showDetail(); });
   const pick = (event) => { const line = event.target.closest("tr[data-run]"); if (line && !event.target.closest("a")) choose(line.dataset.run); };
   $("runs").addEventListener("click", pick);
   document.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.target.matches?.("tr.choice")) event.target.click(); });

@@ -66,6 +66,7 @@ const Charts = (() => {
   }
 
   function draw(parent, detail) {
+    if (typeof Plotly === "undefined") return; // it takes seconds to load, and the tables do not wait for it
     const plots = PLOTS.map((plot) => ({plot, data: traces(plot, detail.curves)}));
     for (const {plot, data} of plots) place(parent, plot.title, data.length > 0);
     for (const {plot, data} of plots) {

@@ -1,4 +1,4 @@
-"""Keeps the latest sample of the GPU watch in a file of the run, for whoever shows GPUs. Judges nothing.
+"""Keeps the latest sample of the GPU watch in a file of the run, for the control page. Judges nothing.
 
 The child of the watch writes it, so a disk that is full or slow never stops the supervisor.
 """
