@@ -165,7 +165,7 @@ wheel: .venv/installed ## build the wheel and try it in an empty environment
 
 bench: .venv/installed ## run the benchmarks and write bench/results (about an hour on an idle machine)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,bench]'
-	for name in startup packing checkpoint trainer rl supervision recovery day diagnose compression drills backup_drills generation spot diagnose_verdicts; do $(BIN)/python bench/$$name.py; done
+	for name in startup packing checkpoint trainer rl supervision bus recovery day diagnose compression drills backup_drills generation spot diagnose_verdicts; do $(BIN)/python bench/$$name.py; done
 
 bench-gpu: .venv/installed ## measure on this machine's GPU and write bench/results/gpu_*.json (a quarter of an hour; docs/gpu.md)
 	failed=0; for part in A B; do $(BIN)/python bench/gpu_session.py $$part || failed=1; done; exit $$failed

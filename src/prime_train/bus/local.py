@@ -42,8 +42,9 @@ class LocalBus:
 
     def __init__(self, folder: Path, *, kept_bytes: int = QUEUED_BYTES, passing_bytes: int = QUEUED_BYTES) -> None:
         make_folder(folder)
-        if folder.stat().st_uid != os.getuid():
-            raise BusRefused(f"{folder} belongs to another user, who could send commands through it")
+        status = folder.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise BusRefused(f"{folder} is open to other users, who could send commands through it: chmod 700 it")
         self._folder = folder
         self._kept = MessageLog(folder / "kept", keeps=True, most_bytes=kept_bytes)
         self._passing = MessageLog(folder / "passing", keeps=False, most_bytes=passing_bytes)

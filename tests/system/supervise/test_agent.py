@@ -17,6 +17,7 @@ from tests.system.bus.stand import LIMIT_S, NatsStand, standing_nats, until
 from tests.system.bus.test_kills import Reader, check_whole, kill_server
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
+RUN_LIMIT_S = 240.0  # a command takes four seconds of a core, and other tests share it
 SCRIPT = """
 import sys, time
 from prime_train import live
@@ -51,7 +52,7 @@ def running(folder: Path, stand: NatsStand, steps: int) -> Iterator[subprocess.P
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(LIMIT_S)
+            process.wait(RUN_LIMIT_S)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -94,7 +95,7 @@ def test_events_arrive_once_and_a_repeated_command_acts_once(stand: NatsStand, t
         stand.server.keep()
         assert command(controller, "stop", "c1") == "accepted"
         assert command(controller, "stop", "c1") == "accepted"
-        assert process.wait(LIMIT_S) == 75
+        assert process.wait(RUN_LIMIT_S) == 75
         until_state(beats, "stopped")
     run_dir = RunDir(tmp_path / "runs" / "demo")
     written = list_written(run_dir)
@@ -107,7 +108,7 @@ def test_events_arrive_once_and_a_repeated_command_acts_once(stand: NatsStand, t
 def test_a_run_without_its_bus_ends_as_any_other_and_its_events_arrive_later(stand: NatsStand, tmp_path: Path) -> None:
     kill_server(stand)
     with running(tmp_path, stand, 50) as process:
-        assert process.wait(LIMIT_S) == 0
+        assert process.wait(RUN_LIMIT_S) == 0
     run_dir = RunDir(tmp_path / "runs" / "demo")
     assert any(isinstance(record.event, RunClosed) for record in Follower(run_dir.events).poll())
     stand.server.keep()

@@ -22,6 +22,12 @@ def test_the_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
+def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    with pytest.raises(BusRefused, match="chmod 700"):
+        LocalBus(tmp_path)
+
+
 def fits(bus: LocalBus, number: int) -> bool:
     try:
         bus.publish(EVENTS, {"text": "x" * 1000}, f"e{number}")

@@ -31,7 +31,7 @@ from prime_train.supervise.agent.pulse import Pulse
 from prime_train.supervise.processes.lock import find_holder
 
 BEAT_S = 1.0
-_TURN_S = 0.1
+_TURN_S = 0.25  # a command ends the wait
 _REFUSED_S = 5.0  # before a batch is sent again that the bus has refused
 _LAST_BYTES = 256 << 10  # of each file of events, from which the first heartbeat is made
 _WAIT_FOR_SUPERVISOR_S = 30.0  # another one may take over until then
@@ -110,7 +110,7 @@ class Agent:
         self._pulse = Pulse()
         self._life = os.urandom(4).hex()
         self._beats = 0
-        self._next_beat_s = self._next_batch_s = 0.0
+        self._next_batch_s = 0.0
         self._heard = [bus.subscribe(f"pt.{job}.cmd.{who}") for who in (machine, "all")]
         self._commands = Commands(run_dir, bus)
         self._hidden = own_secrets()
@@ -118,11 +118,16 @@ class Agent:
     def follow(self) -> None:
         """Returns when the run is over and its events are sent, or cannot be sent for a while."""
         unheld_s: float | None = None
+        next_s = 0.0
         while True:
-            is_held = find_holder(self._run_dir) is not None  # first, so that the last events are read below
+            # Once in a second, because each look costs a tenth of a millisecond and more.
+            if is_due := time.monotonic() >= next_s:
+                next_s = time.monotonic() + BEAT_S
+                is_held = find_holder(self._run_dir) is not None  # first, so that the last events are read below
+                self._look()
             is_idle = self._turn()
-            if is_held:
-                unheld_s = None
+            if is_held or not is_due:
+                unheld_s = None if is_held else unheld_s
                 continue
             unheld_s = unheld_s or time.monotonic()
             silent_s = time.monotonic() - unheld_s
@@ -131,16 +136,16 @@ class Agent:
                 self._beat(self._pulse if is_closed else replace(self._pulse, state="died"))
                 return
 
-    def _turn(self) -> bool:
-        """Send and receive what there is. Returns whether every event is sent."""
+    def _look(self) -> None:
+        """Read what changed, and send a heartbeat."""
         with self._reported():
             for record in self._events.poll():
                 self._pulse = self._pulse.after(record)
-        now_s = time.monotonic()
-        if now_s >= self._next_beat_s:
-            self._next_beat_s = now_s + BEAT_S
-            self._beat(self._pulse)
-        is_idle = now_s >= self._next_batch_s and self._send()
+        self._beat(self._pulse)
+
+    def _turn(self) -> bool:
+        """Send and receive what there is. Returns whether every event is sent."""
+        is_idle = time.monotonic() >= self._next_batch_s and self._send()
         for number, subscription in enumerate(self._heard):
             for message in subscription.take(_TURN_S if number == 0 else 0):
                 self._commands.receive(message)
