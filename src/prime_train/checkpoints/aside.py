@@ -77,7 +77,7 @@ def _list_in_the_way(places: StepPlaces, unreadable: Collection[int]) -> list[_J
             break
         found.append(judged)
     # Several that have all their files, and none that is whole: then the layout is another one, and none is broken.
-    # A name without a number says nothing about the order, so a trainer could choose it before any other.
+    # A name without a number has no place in the order, so a trainer could choose it before any other.
     found += [one for path in unnumbered if (one := _judge(NO_STEP, (path,), places.layout)).problem]
     finished = [judged for judged in found if judged.is_finished]
     is_doubtful = not whole and len(finished) > 1

@@ -1,4 +1,4 @@
-"""Lists what is in the folder of a checkpoint, and reads its manifest with the listing. Judges and deletes nothing.
+"""Lists what is in the folder of a checkpoint, and reads the manifest with the listing. Judges and deletes nothing.
 
 Each folder is opened once and each manifest is read once, because a run may have thousands of checkpoints.
 """
@@ -24,7 +24,7 @@ Files = Mapping[str, os.stat_result]  # by their name below a checkpoint's folde
 
 
 class NamedStep(NamedTuple):
-    """The path of a checkpoint folder as a text, and the step in its name."""
+    """The path of a checkpoint folder as a text, and the step in that name."""
 
     folder: str
     step: int
@@ -49,7 +49,7 @@ def list_newest_first(root: Path) -> list[NamedStep]:
 
 
 class ListedFolder(NamedTuple):
-    """A folder with the content of its manifest, or what is wrong with it, and what was listed of it."""
+    """A folder with the content of the manifest, or what is wrong with it, and what was listed."""
 
     folder: NamedStep
     content: bytes | str
@@ -58,7 +58,7 @@ class ListedFolder(NamedTuple):
 
 
 def list_and_read(folder: NamedStep) -> ListedFolder:
-    """List the files of a folder and read its manifest; the folder is opened once.
+    """List the files of a folder and read the manifest; the folder is opened once.
 
     The listing is no later than the manifest, so what it proves of a file held when the manifest was written.
     """
@@ -76,7 +76,7 @@ def list_and_read(folder: NamedStep) -> ListedFolder:
 
 
 def _list_opened(opened: int, path: str, files: dict[str, os.stat_result]) -> bytes | str:
-    """Add the files below an open folder, and return the content of its manifest, or what is wrong with it."""
+    """Add the files below an open folder, and return the content of the manifest, or what is wrong with it."""
     manifest, others = None, []
     try:
         with os.scandir(opened) as entries:

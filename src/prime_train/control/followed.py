@@ -1,4 +1,4 @@
-"""Follows one run: its events, curves, supervisor and GPUs. Each look reads what is written since the one before."""
+"""Follows one run: events, curves, supervisor and GPUs. Each look reads what is written since the one before."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class SettingsAccepted:
 
 @dataclass(frozen=True, slots=True)
 class CommandAccepted:
-    """A person's command that the supervisor carries out. RequestAnswered with the same id says how it ended."""
+    """A person's command that the supervisor carries out. RequestAnswered with the same id has the end."""
 
     kind: ClassVar[str] = "command_accepted"
     request_id: str

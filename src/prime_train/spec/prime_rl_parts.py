@@ -91,7 +91,7 @@ class Deployment(NamedTuple):
         return self._choose(self.infer_gpus, (self.infer_nodes or 0) * (self.gpus_per_node or 0))
 
     def _choose(self, here: int | None, on_nodes: int) -> int | None:
-        """The GPUs of a role. The ones of one machine have a default that says nothing of several."""
+        """The GPUs of a role. The ones of one machine have a default that is none for several."""
         return (on_nodes or here or None) if self.kind == "multi_node" else (here or on_nodes or None)
 
 

@@ -1,6 +1,6 @@
 """Packs and unpacks checkpoints of other trainers (foreign.py); a kill loses nothing. Decides nothing.
 
-Until all parts of a checkpoint are moved no byte is packed, and `finish_moves` brings an interrupted move to its end.
+Until all parts of a checkpoint are moved no byte is packed, and `finish_moves` finishes an interrupted move.
 From there on it is packed as every checkpoint is (archive.py). The caller makes sure that no trainer writes or loads
 there.
 """
@@ -34,7 +34,7 @@ _KEY = "foreign"  # in the manifest: what the trainer's files were beside their 
 def pack(places: StepPlaces, found: FoundStep, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT) -> None:
     """Move a checkpoint without an obstacle and pack it; it is complete at every moment after the move.
 
-    Raises DamagedError where its files change meanwhile, UserError where the disk is full, and OSError.
+    Raises DamagedError where files change meanwhile, UserError where the disk is full, and OSError.
     """
     root, folder = places.checkpoints[0], locate(places, found.step)
     _make_folders(folder)
@@ -108,7 +108,7 @@ def _move(root: Path, to: Path, parts: Sequence[str]) -> None:
 
 
 def unpack(places: StepPlaces, step: int, on_read: Read = lambda _: None) -> None:
-    """Restore a packed checkpoint under its own name: the same bytes, modes and times.
+    """Restore a packed checkpoint under the name it had: the same bytes, modes and times.
 
     Raises DamagedError, UserError where the disk is full, and OSError, also where the trainer has saved the step again.
     """
@@ -126,7 +126,7 @@ def unpack(places: StepPlaces, step: int, on_read: Read = lambda _: None) -> Non
 
 
 def _give_back(folder: Path, name: str, was: Mapping[str, int]) -> None:
-    """Give a restored file its owner, mode and time. Raises OSError, also for a link."""
+    """Give a restored file owner, mode and time. Raises OSError, also for a link."""
     descriptor = outside.open_descriptor(folder / name, folder)
     try:
         is_root = os.geteuid() == 0
@@ -139,7 +139,7 @@ def _give_back(folder: Path, name: str, was: Mapping[str, int]) -> None:
 
 
 def _read_kept(folder: Path) -> tuple[list[str], dict[str, dict[str, int]]]:
-    """The parts, and mode, owner, group and time of each file. DamagedError where the manifest does not say so."""
+    """The parts, and mode, owner, group and time of each file. DamagedError where the manifest lacks them."""
     try:
         document: Any = outside.read_json(folder / MANIFEST, RECORD_BYTES, folder)[_KEY]
         parts = [str(part) for part in document["parts"]]
@@ -148,7 +148,7 @@ def _read_kept(folder: Path) -> tuple[list[str], dict[str, dict[str, int]]]:
             for name, was in document["files"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{MANIFEST} does not say what was packed: {error}") from None
+        raise DamagedError(f"{MANIFEST} does not name what was packed: {error}") from None
     if fault := next(filter(None, map(outside.name_fault, [*parts, *kept])), ""):
         raise DamagedError(f"{MANIFEST} names a file that is none of the checkpoint: {fault}")
     if not all(any(name == part or name.startswith(f"{part}/") for part in parts) for name in kept):

@@ -67,7 +67,7 @@ def _await_end(run_dir: RunDir, follower: Follower, request_id: str, limit_s: fl
             raise _overtaken(run_dir, "its supervisor has ended")
         time.sleep(_POLL_S)
     what = f"the command is accepted, and not done after {limit_s:g} s"
-    why = "the supervisor carries it out; the trainer has not come to the end of its step, or still saves"
+    why = "the supervisor carries it out; the trainer has not come to the end of a step, or still saves"
     fix = f"look at it with `prime-train status {run_dir.path.name}`, or give a longer --timeout"
     raise UserError(what, str(run_dir.path), why, fix, ExitCode.OUT_OF_REACH)
 

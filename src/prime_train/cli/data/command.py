@@ -33,7 +33,7 @@ def scan(
     audio_field: Annotated[str, typer.Option("--audio-field", help="Column with the clips.")] = "audio",
     label_field: Annotated[str, typer.Option("--label-field", help="Column with the labels.")] = "label",
     no_labels: Annotated[bool, typer.Option("--no-labels", help="The clips have no labels.")] = False,
-    decode: Annotated[bool, typer.Option("--decode", help="Decode a crop of each clip, not only its header.")] = False,
+    decode: Annotated[bool, typer.Option("--decode", help="Decode a crop of each clip, not only the header.")] = False,
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE.png", help="Draw ten spectrograms.", show_default=False)
     ] = None,

@@ -23,7 +23,7 @@ def run_child(
 ) -> dict[str, Any]:
     """The result of `python -m module` for a request.
 
-    The child reads the request as JSON from its input, and prints a JSON object per line: {"phase", "total_bytes"} or
+    The child reads the request as JSON from standard input, and prints a JSON object per line: {"phase", "total_bytes"} or
     {"phase", "total"} begins a phase, {"bytes"} or {"done"} counts in it, and {"result"} or {"error"} is the last.
     `does`: what the child does, and `extra`: what it needs, for the message where it fails.
 
@@ -34,7 +34,7 @@ def run_child(
         stack.callback(_end, process)
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):  # its end is described below
+        with suppress(BrokenPipeError):  # the end is described below
             process.stdin.write(json.dumps(dict(request)).encode())
             process.stdin.close()
         last = _follow(process.stdout)

@@ -127,7 +127,7 @@ class CommandObserver(LogObserver):
                     self._unreadable = mark
 
     def _learn_place(self, mark: ProgressMark) -> None:
-        """Take the folder of the checkpoints from a line about a save, where nothing else says it."""
+        """Take the folder of the checkpoints from a line about a save, where nothing else names it."""
         trainer = self._trainer
         if trainer.checkpoints is not None or not trainer.layouts:
             return

@@ -1,4 +1,4 @@
-"""Where a command saves, learned from its first checkpoint and kept for the next attempt. Nothing says so before.
+"""Where a command saves, learned from its first checkpoint and kept for the next attempt. Nothing shows it before.
 
 With `prime_train.live` the names come from the script, so a step folder is only what is named as the reported one, and
 complete only with the manifest that `live.checkpoint` wrote. A trainer with a profile may print the path of a save;
@@ -23,7 +23,7 @@ from prime_train.programs.command.live_lines import LiveLine
 
 
 class ReportedPlace(NamedTuple):
-    """A folder with checkpoints, and how those are named; None where the trainer's profile says it."""
+    """A folder with checkpoints, and how those are named; None where the trainer's profile names them."""
 
     folder: Path
     layout: FolderLayout | None

@@ -27,7 +27,7 @@ def accept(state: State, event: CommandAccepted, time_s: float) -> State:
 
 
 def answer(state: State, event: RequestAnswered, time_s: float) -> State:
-    """The command is over, unless the answer only says that it was accepted."""
+    """The command is over, unless the answer is only that it was accepted."""
     about = next((one.accepted for one in state.commands if one.accepted.request_id == event.request_id), None)
     if about is None or event.outcome == "accepted":
         return state

@@ -1,4 +1,4 @@
-"""Asks the supervisor of a run for something, and waits for its answer: a request file, and an event with its id."""
+"""Asks the supervisor of a run for something, and waits for the answer: a request file, and an event with the same id."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ask(
 ) -> RequestAnswered:
     """The supervisor's answer to a request. Raises UserError where no supervisor of this machine answers in time.
 
-    `attempt`: the newest one. After the time the request is withdrawn, unless it was read: then its effect is not
+    `attempt`: the newest one. After the time the request is withdrawn, unless it was read: then the effect is not
     known, and the same id may be asked again.
     """
     holder = find_holder(run_dir)

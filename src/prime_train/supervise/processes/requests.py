@@ -1,7 +1,7 @@
 """Requests to the supervisor of a run: files in attempts/N/requests, and signals. Writes and reads them, acts on none.
 
-A file is one JSON object with its version, its kind, the supervisor that it is for, an id and a body. The supervisor
-removes each file that it takes, so a file that is still there has not been read, and its writer may withdraw it. A
+A file is one JSON object with version, kind, the supervisor that it is for, an id and a body. The supervisor
+removes each file that it takes, so a file that is still there has not been read, and the writer may withdraw it. A
 request with an id is answered by an event RequestAnswered with that id, and a second request with the same id changes
 nothing: a writer that saw no answer may repeat its request.
 """
@@ -48,7 +48,7 @@ _POLL_S = 0.05
 
 
 class Request(NamedTuple):
-    """A request that a supervisor has taken. The values in its body are not checked yet."""
+    """A request that a supervisor has taken. The values in the body are not checked yet."""
 
     kind: str
     id: str = ""  # unique; "" = without an answer
@@ -67,7 +67,7 @@ def write_request(
 ) -> Path:
     """Write a request into the folder of an attempt. Returns its file. Raises OSError.
 
-    `body`: JSON-able. The file has at most `MARK_BYTES`; a longer one is refused by its reader.
+    `body`: JSON-able. The file has at most `MARK_BYTES`; a longer one is refused.
     """
     path = folder / f"{kind}-{os.getpid()}-{os.urandom(4).hex()}.json"
     content = {"version": VERSION, "kind": kind, "supervisor": str(supervisor)}

@@ -24,7 +24,7 @@ from prime_train.trainer.data.order import Integers
 
 VERSION = 1  # of a position
 _SLOTS = 3  # of shared memory: one is read while two are written
-_MEASURED = 200  # samples, before a share of broken ones says anything
+_MEASURED = 200  # samples, before a share of broken ones counts
 _SHOWN = 20
 
 

@@ -62,7 +62,7 @@ def write_clips(
     codec: str = "vorbis",
     seed: int = 0,
 ) -> Path:
-    """An Arrow file with `count` clips in the columns audio and label, made once. Returns its path."""
+    """An Arrow file with `count` clips in the columns audio and label, made once. Returns the path."""
     named = "-".join(map(str, (*rates, codec, count, seconds, seed, _VERSION)))
     path = folder / f"chirps-{named}.arrow"
     if path.is_file():

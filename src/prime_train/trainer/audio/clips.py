@@ -28,7 +28,7 @@ class ClipError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClipInfo:
-    """What the header of a clip says."""
+    """The header of a clip."""
 
     rate: int  # Hz
     channels: int

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float32]
 
 _EMPHASIS = np.float32(0.97)
-_LEAST = np.float32(np.finfo(np.float32).eps)  # of an energy, before its logarithm
+_LEAST = np.float32(np.finfo(np.float32).eps)  # energy, before the logarithm
 _BLOCK_FRAMES = 64  # of 4 KiB each: the block stays in the cache of a core
 _BAND_MELS = 16  # multiplied at once: a filter covers a fiftieth of the frequencies
 _LOCAL = threading.local()  # a buffer for each thread, because the blocks of two threads are computed at once
@@ -110,7 +110,7 @@ def compute_log_mel(signal: Floats, settings: MelSettings) -> Floats:
     found = np.empty((count, settings.mels), dtype=np.float32)
     if not count:
         return found
-    # A constant is in no frame once its mean is removed, but it costs digits until then.
+    # A constant is in no frame after the mean is removed, but it costs digits until then.
     signal = signal - signal.mean(dtype=np.float64).astype(np.float32)
     emphasised = np.empty_like(signal)
     emphasised[0] = 0  # replaced below: the first value of a frame has no earlier one

@@ -1,4 +1,4 @@
-"""Which row a sample has, and where its crop begins: functions of seed, epoch and place alone. Pure."""
+"""Which row a sample has, and where the crop begins: functions of seed, epoch and place alone. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ClipOrder:
         return place // self.rows
 
     def crop_at(self, place: int, row: int) -> float:
-        """Where the crop of a sample begins, 0 up to 1 of the room in its clip."""
+        """Where the crop begins: 0 up to 1, by the room in the clip."""
         return _draw(self.seed, _CROP, self.epoch_of(place), row)
 
     def other_row(self, place: int, tried: int) -> int:

@@ -1,4 +1,4 @@
-"""One sample: a row and a crop of it as a normalised log-mel spectrogram, with its labels. Counts broken clips."""
+"""One sample: a row and a crop of it as a normalised log-mel spectrogram, with labels. Counts broken clips."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prime_train.trainer.audio.log_mel import Floats, MelSettings, compute_log_m
 from prime_train.trainer.audio.order import ClipOrder
 from prime_train.trainer.audio.tables import ClipTable, Columns, Labels
 
-MOST_TRIES = 16  # of a sample, until one of its rows can be decoded
+MOST_TRIES = 16  # per sample, until a row can be decoded
 CENTRE = 0.5
 
 
@@ -24,7 +24,7 @@ class BrokenClip(NamedTuple):
 
 
 class SampleParts(NamedTuple):
-    """What a sample is made of, beside its spectrogram."""
+    """What a sample is made of, beside the spectrogram."""
 
     row: int
     frames: int  # of the spectrogram that are no padding
@@ -44,7 +44,7 @@ class SampleMaker:
 
     @property
     def samples(self) -> int:
-        """Of a crop."""
+        """Samples in a crop."""
         return round(self.clip_s * self.mel.sample_rate)
 
     def make(self, place: int, row: int, out: Floats) -> SampleParts:

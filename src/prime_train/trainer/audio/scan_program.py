@@ -1,6 +1,6 @@
 """Looks at every clip of a source: the child of `prime-train data audio scan`, as cli/terminal/child.py describes it.
 
-Reads headers, and with `decode` one crop of each clip, because a header says little about the bytes behind it.
+Reads headers, and with `decode` one crop of each clip, because a header may stand before damaged bytes.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _count(found: _ClipCounts, table: ClipTable, row: int, info: ClipInfo | None
 
 
 def draw(table: ClipTable, path: Path, clip_s: float, mel: MelSettings) -> str:
-    """Write a picture of the spectrograms of ten clips, spread over all rows. Returns its path."""
+    """Draw the spectrograms of ten clips, spread over all rows. Returns the path."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -1,6 +1,6 @@
 """Tables of compressed clips: Arrow IPC files by memory map, parquet, and folders of files with a table of labels.
 
-An Arrow file is mapped, so a row costs the pages of its own clip, and a file of a gigabyte is never read as a whole.
+An Arrow file is mapped, so a row costs the pages of one clip, and a gigabyte is never read as a whole.
 Parquet has no rows that can be mapped: it is copied once, some rows at a time, into an Arrow file of the cache.
 """
 
@@ -213,7 +213,7 @@ def _read_batches(path: Path, columns: Columns) -> Iterator[Any]:
         yield from _cut_columns(_open_ipc(mapped), columns, path)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
         what = f"it is no whole Arrow file: {str(error).splitlines()[0][:200]}"
-        why = "it is cut or damaged, and its rows are counted before a training"
+        why = "it is cut or damaged, and all rows are counted before a training"
         raise UserError(what, str(path), why, "copy or download it again", ExitCode.OUT_OF_REACH) from error
 
 
@@ -248,7 +248,7 @@ def _cut_columns(batches: Iterator[Any], columns: Columns, path: Path) -> Iterat
 def _check_audio(found: Any, name: str, path: Path) -> None:
     content = found.field("bytes").type if pa.types.is_struct(found) and found.get_field_index("bytes") >= 0 else found
     if not (pa.types.is_binary(content) or pa.types.is_large_binary(content)):
-        why = "a clip is its compressed bytes, alone or as `bytes` of a struct, as Hugging Face's Audio stores it"
+        why = "a clip is compressed bytes, alone or as `bytes` in a struct, as Hugging Face's Audio stores it"
         fix = "write the data set with the bytes of the clips: dataset.cast_column(NAME, Audio(decode=False))"
         raise UserError(f"its column {name} is {found}", str(path), why, fix)
 
@@ -311,7 +311,7 @@ def _read_labels(table: Path, column: str) -> dict[str, Labels]:
     try:
         text = outside.read_text(table, _MOST_TABLE_BYTES)
     except (OSError, ValueError) as error:
-        why = "a folder of clips has its labels in a table with the columns path and label"
+        why = "a folder with clips has labels in a table with the columns path and label"
         fix = f"write {table}, or read the clips without labels"
         raise UserError("it cannot be read", str(table), why, fix) from error
     for number, row in enumerate(csv.DictReader(text.splitlines()), start=2):

@@ -1,7 +1,7 @@
 """The process of an audio worker: reads requests for parts of a batch, and writes their samples into shared memory.
 
-Started by `workers`, which gives it the settings as its first line and then one line for each part. It answers each
-with one line. It ends when its standard input ends, so it cannot outlive the trainer.
+Started by `workers`, which gives it the settings as the first line and then one line for each part. It answers each
+with one line. It ends with its standard input, so it cannot outlive the trainer.
 """
 
 from __future__ import annotations

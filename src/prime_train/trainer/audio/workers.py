@@ -1,4 +1,4 @@
-"""Starts the processes that make samples, and gives each its part of every batch. Knows no order of batches."""
+"""Starts the processes that make samples, and gives each a part of every batch. Knows no order of batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AudioWorkers:
     def __init__(self, maker: SampleMaker, path: Path, batch: int, slots: int, workers: int, threads: int) -> None:
         self.workers = workers
         mel = maker.mel
-        # Not in /dev/shm, which has 64 MiB in a container unless somebody asks for more.
+        # Not in /dev/shm, which has 64 MiB in a container by default.
         self._descriptor = os.memfd_create("prime-train-audio")
         os.ftruncate(self._descriptor, slots * batch * mel.frames * mel.mels * 4)
         self._slots = map_slots(self._descriptor, slots, batch, mel)

@@ -1,4 +1,4 @@
-"""Packs and unpacks the checkpoints of a trainer that prime-train did not write, and says which must stay."""
+"""Packs and unpacks the checkpoints of a trainer that prime-train did not write, and names those that must stay."""
 
 from __future__ import annotations
 
