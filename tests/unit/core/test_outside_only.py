@@ -28,6 +28,7 @@ ALLOWED = {
     "checkpoints/archive.py": (2, "appends to the head of a packed file, which outside.open_descriptor opens"),
     "checkpoints/in_use.py": (4, "files of /proc, and its own marks"),
     "checkpoints/layout.py": (1, "syncs the files that the trainer has just written"),
+    "checkpoints/removal.py": (1, "folders in which it deletes, without following a link"),
     "checkpoints/segments.py": (1, WRITES),
     "cli/terminal/crash.py": (2, WRITES),
     "cli/diagnose.py": (1, "standard input"),
@@ -71,6 +72,7 @@ ALLOWED = {
     "registry/gpus.py": (2, SHIPPED),
     "registry/known.py": (2, SHIPPED),
     "rules/explain.py": (1, SHIPPED),
+    "views/run/plots.py": (1, "the working directory, to come back to it"),
     "rules/keys.py": (1, SHIPPED),
     "supervise/evidence/evidence_program.py": (
         2,
