@@ -29,6 +29,7 @@ ALLOWED = {
     "checkpoints/in_use.py": (4, "files of /proc, and its own marks"),
     "checkpoints/layout.py": (1, "syncs the files that the trainer has just written"),
     "checkpoints/packing/segments.py": (1, WRITES),
+    "checkpoints/removal.py": (1, "folders in which it deletes, without following a link"),
     "cli/terminal/crash.py": (2, WRITES),
     "cli/diagnose.py": (1, "standard input"),
     "cli/init/github_actions.py": (1, SHIPPED),
@@ -73,6 +74,7 @@ ALLOWED = {
     "registry/gpus.py": (2, SHIPPED),
     "registry/known.py": (2, SHIPPED),
     "rules/explain.py": (1, SHIPPED),
+    "views/run/plots.py": (1, "the working directory, to come back to it"),
     "rules/keys.py": (1, SHIPPED),
     "supervise/evidence/evidence_program.py": (
         2,

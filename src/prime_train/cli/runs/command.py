@@ -14,7 +14,7 @@ from prime_train.cli.terminal.output import refuse_both
 from prime_train.cli.terminal.render import table, terminal_columns
 from prime_train.views.compare import conditions, listing
 from prime_train.views.compare.rows import folder_of_runs, read_rows, unreadable_error
-from prime_train.views.text import encode_json
+from prime_train.views.text import encode_json, sanitize
 
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of text.")]
 _MANY_OBJECTS = 500_000  # the rows stay until the end, so to look for garbage among them is in vain
@@ -76,7 +76,7 @@ def runs(
         columns = None if wide else terminal_columns(sys.stdout)
         typer.echo(table(cells, listing.HEADER, listing.RIGHT, columns, listing.LEAST_NEEDED))
     else:
-        typer.echo(conditions.describe_filter(where or (), len(found)), err=True)
+        typer.echo(sanitize(conditions.describe_filter(where or (), len(found))), err=True)
     error = unreadable_error(found)
     if error is not None:
         raise error
