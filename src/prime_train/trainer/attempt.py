@@ -56,7 +56,7 @@ class Attempt:
             self.events.append(event)
 
     def take_save_request(self) -> bool:
-        """Whether a save is requested. Rank 0 removes the file, and the sum of the step has its vote, so one request is one save."""
+        """Whether a save is requested. Rank 0 removes the file and votes for all, so one request is one save."""
         if self.rank != 0:
             return False
         with suppress(OSError):

@@ -23,8 +23,8 @@ def run_child(
 ) -> dict[str, Any]:
     """The result of `python -m module` for a request.
 
-    The child reads the request as JSON from standard input, and prints a JSON object per line: {"phase", "total_bytes"} or
-    {"phase", "total"} begins a phase, {"bytes"} or {"done"} counts in it, and {"result"} or {"error"} is the last.
+    The child reads the request as JSON from standard input, and prints a JSON object per line: {"phase", "total_bytes"}
+    or {"phase", "total"} begins a phase, {"bytes"} or {"done"} counts in it, and {"result"} or {"error"} is the last.
     `does`: what the child does, and `extra`: what it needs, for the message where it fails.
 
     Raises the child's UserError, or one that describes how the child ended.

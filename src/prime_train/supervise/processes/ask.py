@@ -1,4 +1,4 @@
-"""Asks the supervisor of a run for something, and waits for the answer: a request file, and an event with the same id."""
+"""Asks the supervisor of a run for something, and waits for the answer: a request file, and an event with the id."""
 
 from __future__ import annotations
 
