@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from prime_train import spec
 from prime_train.checkpoints import layout
-from prime_train.core.plans import Plan, write_plan
+from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
 from prime_train.events import Follower, Record, SettingsApplied
 from prime_train.spec.live_values import overlay, read_value
@@ -76,7 +76,7 @@ class ChangedRun:
     folder: Path
     run: spec.RunSpec
     chance: random.Random
-    plans: list[Plan] = field(default_factory=list)
+    plans: list[ChangePlan] = field(default_factory=list)
     attempt: int = 0
     kills: int = 0
     _ranks: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -145,16 +145,16 @@ class ChangedRun:
 
     # --- changes ---
 
-    def plan(self, values: dict[str, Any]) -> Plan:
+    def plan(self, values: dict[str, Any]) -> ChangePlan:
         """The next version, as the supervisor writes it."""
         present = overlay(self.run, self.plans)
         before, config = ({key: read_value(run, key) for key in values} for run in (present, self.run))
-        plan = Plan(version=len(self.plans) + 1, values=values, before=before, config=config, by="drill")
+        plan = ChangePlan(version=len(self.plans) + 1, values=values, before=before, config=config, by="drill")
         self.plans.append(plan)
         write_plan(self.run_dir.settings, plan)
         return plan
 
-    def deliver(self, plan: Plan) -> None:
+    def deliver(self, plan: ChangePlan) -> None:
         """One rank has the plan up to a second before the other. Kills between the two, and after them."""
         first = self.chance.randrange(RANKS)
         write_plan(self.folder / "plans" / f"rank{first}", plan)

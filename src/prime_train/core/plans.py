@@ -25,7 +25,7 @@ _NAME = re.compile(r"(\d{6})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ChangePlan:
     """One change. `values` and `before`: dotted key -> a TOML value, None for a key that is unset."""
 
     version: int
@@ -42,15 +42,15 @@ def plan_path(folder: Path, version: int) -> Path:
     return folder / f"{version:06d}.json"
 
 
-def read_plan(folder: Path, version: int) -> Plan:
+def read_plan(folder: Path, version: int) -> ChangePlan:
     """The plan of a version. Raises OSError, and ValueError for a file that is no plan of this version."""
     return parse_plan(outside.read_json(plan_path(folder, version), MARK_BYTES, within=folder), version)
 
 
-def parse_plan(found: Any, version: int) -> Plan:
+def parse_plan(found: Any, version: int) -> ChangePlan:
     """The plan in a parsed file. Raises ValueError."""
     try:
-        plan = Plan(**found)
+        plan = ChangePlan(**found)
     except TypeError:
         raise ValueError("it is no plan: a field is missing or unknown") from None
     tables = (plan.values, plan.before, plan.config)
@@ -71,14 +71,14 @@ def list_versions(folder: Path) -> list[int]:
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)[:MOST_VERSIONS]
 
 
-def read_plans(folder: Path) -> Iterator[Plan]:
+def read_plans(folder: Path) -> Iterator[ChangePlan]:
     """The plans in order, without those that cannot be read."""
     for version in list_versions(folder):
         with contextlib.suppress(OSError, ValueError):
             yield read_plan(folder, version)
 
 
-def write_plan(folder: Path, plan: Plan) -> None:
+def write_plan(folder: Path, plan: ChangePlan) -> None:
     """Write a plan. Raises FileExistsError for a version that has a file, and OSError."""
     path = plan_path(folder, plan.version)
     if os.path.lexists(path):

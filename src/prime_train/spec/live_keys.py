@@ -34,7 +34,7 @@ LIVE_KEYS = (
 )
 
 
-class Fixed(NamedTuple):
+class FixedKey(NamedTuple):
     """Why a key, or all keys of a table, do not change live."""
 
     name: str  # of a key, or of a table
@@ -43,32 +43,32 @@ class Fixed(NamedTuple):
 
 
 FIXED_KEYS = (
-    Fixed("run.name", "it names the directory of the run", in_another_run=True),
-    Fixed("run.dir", "it names the directory of the run", in_another_run=True),
-    Fixed("run.kind", "the checkpoints belong to a run of this kind", in_another_run=True),
-    Fixed("run.seed", "it decides the text of each step", in_another_run=True),
-    Fixed("run.program", "the program of the run is started already"),
-    Fixed("model", "the weights in memory have this shape", in_another_run=True),
-    Fixed("model.compile", "the compiled blocks are in memory"),
-    Fixed("model.recompute", "the blocks in memory were built with it"),
-    Fixed("tokenizer", "the weights were trained on its tokens", in_another_run=True),
-    Fixed("data", "it decides the text of each step", in_another_run=True),
-    Fixed("batch", "it decides the text of each step", in_another_run=True),
-    Fixed("optim.kind", "the states of the optimizer in memory are of this kind", in_another_run=True),
-    Fixed("optim", "the moments in memory were averaged with it"),
-    Fixed("optim.on_spike", "the norms by which a spike is judged are gathered from the first step on"),
-    Fixed("optim.decay_embeddings", "the groups of the optimizer are built with it"),
-    Fixed("schedule", "the rate would jump to another curve; optim.lr and run.max_steps change live"),
-    Fixed("parallel", "the processes are started and connected"),
-    Fixed("checkpoint", "the writer of checkpoints is started with it; its interval_steps changes live"),
-    Fixed("eval", "the held-out text is loaded at the start; its interval_steps changes live"),
-    Fixed("precision", "the kernels are chosen at the start"),
-    Fixed("profile", "the traces are planned at the start"),
-    Fixed("rl", "the rollouts in progress were started with it"),
-    Fixed("rl.temperature", "the rollouts in progress have probabilities at the temperature of their start"),
-    Fixed("tasks", "the environments are started", in_another_run=True),
-    Fixed("inference", "the server is started with it"),
-    Fixed("prime_train", "the supervisor reads it when it starts"),
+    FixedKey("run.name", "it names the directory of the run", in_another_run=True),
+    FixedKey("run.dir", "it names the directory of the run", in_another_run=True),
+    FixedKey("run.kind", "the checkpoints belong to a run of this kind", in_another_run=True),
+    FixedKey("run.seed", "it decides the text of each step", in_another_run=True),
+    FixedKey("run.program", "the program of the run is started already"),
+    FixedKey("model", "the weights in memory have this shape", in_another_run=True),
+    FixedKey("model.compile", "the compiled blocks are in memory"),
+    FixedKey("model.recompute", "the blocks in memory were built with it"),
+    FixedKey("tokenizer", "the weights were trained on its tokens", in_another_run=True),
+    FixedKey("data", "it decides the text of each step", in_another_run=True),
+    FixedKey("batch", "it decides the text of each step", in_another_run=True),
+    FixedKey("optim.kind", "the states of the optimizer in memory are of this kind", in_another_run=True),
+    FixedKey("optim", "the moments in memory were averaged with it"),
+    FixedKey("optim.on_spike", "the norms by which a spike is judged are gathered from the first step on"),
+    FixedKey("optim.decay_embeddings", "the groups of the optimizer are built with it"),
+    FixedKey("schedule", "the rate would jump to another curve; optim.lr and run.max_steps change live"),
+    FixedKey("parallel", "the processes are started and connected"),
+    FixedKey("checkpoint", "the writer of checkpoints is started with it; its interval_steps changes live"),
+    FixedKey("eval", "the held-out text is loaded at the start; its interval_steps changes live"),
+    FixedKey("precision", "the kernels are chosen at the start"),
+    FixedKey("profile", "the traces are planned at the start"),
+    FixedKey("rl", "the rollouts in progress were started with it"),
+    FixedKey("rl.temperature", "the rollouts in progress have probabilities at the temperature of their start"),
+    FixedKey("tasks", "the environments are started", in_another_run=True),
+    FixedKey("inference", "the server is started with it"),
+    FixedKey("prime_train", "the supervisor reads it when it starts"),
 )
 
 
@@ -77,7 +77,7 @@ def find_live(key: str) -> LiveKey | None:
     return next((each for each in LIVE_KEYS if each.key == key), None)
 
 
-def find_fixed(key: str) -> Fixed | None:
+def find_fixed(key: str) -> FixedKey | None:
     """The nearest entry of a key that does not change live: its own, or that of its table."""
     own = (each for each in FIXED_KEYS if key == each.name or key.startswith(f"{each.name}."))
     return max(own, key=lambda each: len(each.name), default=None)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from prime_train.core.plans import Plan
+from prime_train.core.plans import ChangePlan
 from prime_train.spec.answers import global_batch
 from prime_train.spec.run_spec import RunSpec, from_json, to_json
 
@@ -38,7 +38,7 @@ def with_values(run: RunSpec, values: Mapping[str, Any]) -> RunSpec:
     return from_json(to_json(run))
 
 
-def overlay(config: RunSpec, plans: Iterable[Plan]) -> RunSpec:
+def overlay(config: RunSpec, plans: Iterable[ChangePlan]) -> RunSpec:
     """The run with the values of the plans, the later ones over the earlier ones.
 
     A key that the config has changed since a plan was made counts as in the config: its author saw the plan.

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MARK_BYTES
-from prime_train.core.plans import MOST_VERSIONS, Plan, parse_plan, plan_path, read_plan, write_plan
+from prime_train.core.plans import MOST_VERSIONS, ChangePlan, parse_plan, plan_path, read_plan, write_plan
 from prime_train.events import SettingsApplied
 from prime_train.spec import RunSpec
 from prime_train.spec.live_values import describe_values, overlay, with_values
@@ -34,7 +34,7 @@ class PlannedStep(NamedTuple):
     """A plan, and the first step with its values."""
 
     step: int
-    plan: Plan
+    plan: ChangePlan
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class LiveSettings:
     position: list[dict[str, Any]] = field(default_factory=list)  # what is in force, for a checkpoint: JSON-able
     _in_force: tuple[PlannedStep, ...] = ()
     _planned: deque[PlannedStep] = field(default_factory=deque)  # agreed, and their steps are still to come
-    _next: Plan | None = None  # what this rank has and not all ranks are known to have
+    _next: ChangePlan | None = None  # what this rank has and not all ranks are known to have
     _refused: int = 0  # a version whose file is no plan
     _has_changed: bool = False
     _next_path: str = ""  # of the plan that comes next: made once, because each step looks for it
@@ -117,7 +117,7 @@ class LiveSettings:
         texts = describe_values(one.plan.values)
         self.attempt.emit(SettingsApplied(self.attempt.number, one.plan.version, one.step, texts, last))
 
-    def _read(self, version: int) -> Plan | None:
+    def _read(self, version: int) -> ChangePlan | None:
         """The plan of a version; None, and a line in the log, for a file that is none: then no rank applies it."""
         if version == self._refused:
             return None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from prime_train import live
-from prime_train.core.plans import Plan, write_plan
+from prime_train.core.plans import ChangePlan, write_plan
 
 ALONE = """
 import json, sys
@@ -63,8 +63,8 @@ def test_without_a_supervisor_nothing_changes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_script_gets_the_newest_values_and_reports_the_version(tmp_path: Path) -> None:
-    write_plan(tmp_path / "settings", Plan(version=1, values={"lr": 0.1, "size": 3}, before={}))
-    write_plan(tmp_path / "settings", Plan(version=2, values={"lr": 0.2}, before={}))
+    write_plan(tmp_path / "settings", ChangePlan(version=1, values={"lr": 0.1, "size": 3}, before={}))
+    write_plan(tmp_path / "settings", ChangePlan(version=2, values={"lr": 0.2}, before={}))
     assert run_alone(tmp_path, 0) == {str(step): {"lr": 0.2, "size": 3} for step in range(1, 7)}
     [lines] = [path.read_text().splitlines() for path in (tmp_path / "live").iterdir()]
     assert [(line["settings"], line["first"]) for line in map(json.loads, lines) if "settings" in line] == [(2, 1)]
@@ -72,7 +72,7 @@ def test_a_script_gets_the_newest_values_and_reports_the_version(tmp_path: Path)
 
 def test_a_resumed_script_makes_the_changes_at_their_steps(tmp_path: Path) -> None:
     for version, rate in enumerate((0.1, 0.2, 0.3), 1):
-        write_plan(tmp_path / "settings", Plan(version=version, values={"lr": rate}, before={}))
+        write_plan(tmp_path / "settings", ChangePlan(version=version, values={"lr": rate}, before={}))
     applied = tmp_path / "applied.json"
     applied.write_text(json.dumps({"applied": [[1, 2], [2, 5]]}))
     found = run_alone(tmp_path, 2, **{live.APPLIED_ENV: str(applied)})
@@ -81,7 +81,7 @@ def test_a_resumed_script_makes_the_changes_at_their_steps(tmp_path: Path) -> No
 
 
 def test_two_ranks_change_at_the_same_step(tmp_path: Path) -> None:
-    write_plan(tmp_path / "settings", Plan(version=1, values={"lr": 0.5}, before={}))
+    write_plan(tmp_path / "settings", ChangePlan(version=1, values={"lr": 0.5}, before={}))
     plan = tmp_path / "settings" / "000001.json"
     ranks = []
     for rank in range(2):

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.core.plans import Plan, list_versions, plan_path, read_plan, read_plans, write_plan
+from prime_train.core.plans import ChangePlan, list_versions, plan_path, read_plan, read_plans, write_plan
 
-PLAN = Plan(version=1, values={"optim.lr": 0.1}, before={"optim.lr": 0.2}, config={"optim.lr": 0.2}, by="a@b", id="x")
+PLAN = ChangePlan(
+    version=1, values={"optim.lr": 0.1}, before={"optim.lr": 0.2}, config={"optim.lr": 0.2}, by="a@b", id="x"
+)
 
 
 def test_a_plan_is_read_as_it_was_written_and_never_replaced(tmp_path: Path) -> None:
@@ -38,7 +40,7 @@ def test_a_file_that_is_no_plan_of_its_version_is_refused(tmp_path: Path, conten
     plan_path(tmp_path, 1).write_text(json.dumps(content))
     with pytest.raises(ValueError, match="plan"):
         read_plan(tmp_path, 1)
-    write_plan(tmp_path, Plan(version=2, values={"optim.lr": 1.0}, before={}))
+    write_plan(tmp_path, ChangePlan(version=2, values={"optim.lr": 1.0}, before={}))
     assert [plan.version for plan in read_plans(tmp_path)] == [2]
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
-from prime_train.core.plans import Plan, plan_path, write_plan
+from prime_train.core.plans import ChangePlan, plan_path, write_plan
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, SettingsApplied, read
 from prime_train.spec import Data, Run, RunSpec, Source
@@ -26,8 +26,8 @@ RUN = RunSpec(run=Run(name="a", max_steps=1000), data=Data(sources=(Source(kind=
 RATES = (0.5, 0.25, 0.125)
 
 
-def plan(version: int) -> Plan:
-    return Plan(version=version, values={"optim.lr": RATES[version - 1]}, before={}, config={"optim.lr": 0.001})
+def plan(version: int) -> ChangePlan:
+    return ChangePlan(version=version, values={"optim.lr": RATES[version - 1]}, before={}, config={"optim.lr": 0.001})
 
 
 class OneRank:

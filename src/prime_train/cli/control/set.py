@@ -11,7 +11,7 @@ from prime_train.cli.run.preflight import parse_overrides
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName
 from prime_train.cli.terminal.render import json_text
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.plans import Plan, list_versions, read_plan, read_plans
+from prime_train.core.plans import ChangePlan, list_versions, read_plan, read_plans
 from prime_train.core.process_id import own_user
 from prime_train.core.rundir import RunDir
 from prime_train.spec.live_values import describe_values, read_value
@@ -143,7 +143,7 @@ def _history_document(run_dir: RunDir, state: State) -> dict[str, Any]:
     return {"version": 1, "run": run_dir.path.name, "history": changes}
 
 
-def _describe_plan(plan: Plan, step: int | None) -> dict[str, Any]:
+def _describe_plan(plan: ChangePlan, step: int | None) -> dict[str, Any]:
     """`step`: the first one with the values; null for a change that no step has yet."""
     when = {"version": plan.version, "step": step, "requested_s": plan.requested_s, "by": plan.by, "why": plan.why}
     return when | {"values": dict(plan.values), "before": dict(plan.before)}

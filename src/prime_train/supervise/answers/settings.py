@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from prime_train.core.errors import explain_disk_error
 from prime_train.core.outside import parse_json
-from prime_train.core.plans import MOST_VALUES, MOST_VERSIONS, Plan, list_versions, read_plan, write_plan
+from prime_train.core.plans import MOST_VALUES, MOST_VERSIONS, ChangePlan, list_versions, read_plan, write_plan
 from prime_train.core.process_id import Identity, identify, own_user
 from prime_train.core.python_child import own_module
 from prime_train.core.rundir import RunDir
@@ -144,7 +144,7 @@ class SettingsRequests:
             yield _refuse(asked.id, f"the change could not be checked: {checked.problem}", "its check failed", _OTHER)
             return
         version = self._find_newest(state) + 1
-        plan = Plan(
+        plan = ChangePlan(
             version=version,
             **{name: change[name] for name in ("values", "before", "config")},
             by=asked.by,

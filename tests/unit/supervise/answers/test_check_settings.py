@@ -9,7 +9,7 @@ import pytest
 
 from prime_train.config import detect
 from prime_train.core.errors import UserError
-from prime_train.core.plans import Plan, write_plan
+from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
 from prime_train.spec import to_json
 from prime_train.supervise.answers.check_settings import check
@@ -51,7 +51,7 @@ def test_a_change_has_its_values_with_those_before(tmp_path: Path) -> None:
 
 def test_accepted_changes_are_what_was_before(tmp_path: Path) -> None:
     run_dir = open_run(tmp_path)
-    write_plan(run_dir.settings, Plan(version=1, values={"optim.lr": 0.5}, before={}, config={"optim.lr": 0.001}))
+    write_plan(run_dir.settings, ChangePlan(version=1, values={"optim.lr": 0.5}, before={}, config={"optim.lr": 0.001}))
     change = check(run_dir, {"optim.lr": 0.25}, 10)
     assert (change.before, change.config) == ({"optim.lr": 0.5}, {"optim.lr": 0.001})
 
