@@ -50,5 +50,7 @@ def return_(run: RunName, gpus: Gpus, why: Why = "", timeout_s: Timeout = None, 
     Examples:
 
       prime-train gpu return quickstart 3
+
+      prime-train gpu return quickstart GPU-1f6a4c2e --why "replaced"
     """
     typer.echo(give_command(run, "return", why, timeout_s, gpus=gpus).what)

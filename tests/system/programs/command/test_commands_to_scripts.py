@@ -78,7 +78,7 @@ def test_a_script_does_what_it_is_asked(tmp_path: Path) -> None:
     assert list_marked(supervised.run_dir) == []
 
 
-def test_a_trainer_that_looks_for_no_request_is_refused_a_checkpoint_and_told_the_way(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_trainer_that_looks_for_no_request_is_refused_with_the_way(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("import time\nfrom prime_train import live\nlive.step(1)\ntime.sleep(600)\n")
     supervised = Supervised(tmp_path, "--run-name", "t", "--", sys.executable, "t.py")
     try:
