@@ -4,7 +4,8 @@
 
 The runs are made by hand. Those that are live have a machine of their own with eight GPUs, on a disk that all share, so
 their supervisors are on other hosts. This process writes a step of each per second, spread over four moments, and
-samples of the GPUs every ten seconds. CPU is user and system time of the controller. With a Chromium, the page is opened as well.
+samples of the GPUs every ten seconds. CPU is user and system time of the controller. With a Chromium, the page is
+opened as well.
 """
 
 from __future__ import annotations
