@@ -243,9 +243,11 @@ def test_an_old_driver_and_a_bare_gpu_have_less_to_report(driver: Driver, start:
         "uuid": "GPU-aaaa",
         "pci": "0000:3b:00",
         "used_bytes": GIB,
+        "total_bytes": 150_754_820_096,
         "uses": [use],
     } | dict.fromkeys(
-        ["utilisation_percent", "slow_reasons", "uncorrected_errors", "remap_pending", "remap_failed", "recovery"]
+        ["temperature_c", "utilisation_percent", "slow_reasons", "uncorrected_errors"]
+        + ["remap_pending", "remap_failed", "recovery"]
     )
 
 
