@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -20,11 +20,24 @@ from prime_train.events import EventLog, Progress
 from tests.system.bus.stand import EVENTS, KINDS, LIMIT_S, LocalStand, NatsStand, standing, standing_nats, take, until
 
 ROOT = Path(__file__).parents[3]
+STARTED: list[subprocess.Popen[bytes]] = []
 
 
 def start(module: str, *arguments: object) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", f"tests.system.bus.{module}", *map(str, arguments)]
-    return subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE)
+    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE)
+    STARTED.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def _end_processes() -> Iterator[None]:
+    """A test that fails must leave no sender, which would try for ever."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.communicate()
 
 
 def write_events(folder: Path, count: int) -> list[tuple[str, int]]:
