@@ -29,7 +29,7 @@ from prime_train.control.access import Address, Role, Tokens
 from prime_train.control.logs import EVIDENCE_LINES, LINES, read_log
 from prime_train.control.prometheus import write_metrics
 from prime_train.control.requests import hand_on
-from prime_train.control.stream import Change
+from prime_train.control.stream import DocumentChange
 from prime_train.control.watcher import Watcher
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MARK_BYTES, parse_json
@@ -246,7 +246,7 @@ class Controller:
             return _refuse_by(error)
 
 
-def _as_event(change: Change) -> ServerSentEvent:
+def _as_event(change: DocumentChange) -> ServerSentEvent:
     data = json.dumps(change.document, separators=(",", ":"))
     return ServerSentEvent(data=data, event=change.kind, id=change.id)
 

@@ -15,7 +15,7 @@ Document = dict[str, dict[str, Any]]
 _KEPT = 256  # changes: at four per second a reader may be away for a minute
 
 
-class Change(NamedTuple):
+class DocumentChange(NamedTuple):
     """The change after which the document has the number `id`."""
 
     id: str
@@ -62,7 +62,7 @@ class Stream:
         self._lock = threading.Lock()
         self._number = 0
         self._document: Document = {}
-        self._changes: deque[Change] = deque(maxlen=_KEPT)
+        self._changes: deque[DocumentChange] = deque(maxlen=_KEPT)
         self._listeners: list[Callable[[], None]] = []
 
     def publish(self, document: Document) -> bool:
@@ -73,25 +73,25 @@ class Stream:
             if not difference:
                 return False
             self._number += 1
-            self._changes.append(Change(self._id(self._number), "change", difference))
+            self._changes.append(DocumentChange(self._id(self._number), "change", difference))
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
         return True
 
-    def snapshot(self) -> Change:
+    def snapshot(self) -> DocumentChange:
         """The whole document with its number."""
         with self._lock:
-            return Change(self._id(self._number), "state", self._document)
+            return DocumentChange(self._id(self._number), "state", self._document)
 
-    def since(self, last_id: str) -> list[Change]:
+    def since(self, last_id: str) -> list[DocumentChange]:
         """The changes after `last_id`; the whole document where they are not kept, or the id is of another stream."""
         with self._lock:
             life, _, number = last_id.partition("-")
             is_ours = life == self._life and number.isascii() and number.isdecimal() and len(number) < 16
             behind = self._number - int(number) if is_ours else -1
             if not 0 <= behind <= len(self._changes):
-                return [Change(self._id(self._number), "state", self._document)]
+                return [DocumentChange(self._id(self._number), "state", self._document)]
             return list(self._changes)[len(self._changes) - behind :]
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:

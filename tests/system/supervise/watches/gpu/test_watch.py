@@ -246,8 +246,10 @@ def test_an_old_driver_and_a_bare_gpu_have_less_to_report(driver: Driver, start:
         "total_bytes": 150_754_820_096,
         "uses": [use],
     } | dict.fromkeys(
-        ["temperature_c", "utilisation_percent", "slow_reasons", "uncorrected_errors"]
-        + ["remap_pending", "remap_failed", "recovery"]
+        [
+            *("temperature_c", "utilisation_percent", "slow_reasons", "uncorrected_errors"),
+            *("remap_pending", "remap_failed", "recovery"),
+        ]
     )
 
 
