@@ -90,7 +90,9 @@ def _keys(cls: type[Any]) -> dict[str, str]:
 
 
 def _table(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    return {str(name): plain(value) for name, value in items if value is not None}
+    found = ((str(name), value, plain(value)) for name, value in items if value is not None)
+    # A table without a key that is set is not there, as in a file.
+    return {name: inner for name, value, inner in found if inner or not is_dataclass(value)}
 
 
 def diff(before: Table, after: Table) -> tuple[Difference, ...]:
