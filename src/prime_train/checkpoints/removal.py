@@ -14,6 +14,7 @@ from prime_train.checkpoints.listing import LINK, MANIFEST, list_entries
 from prime_train.core import outside
 
 ASIDE = ".going-"  # prime-train and prime-rl ignore names with this prefix
+_TRIES = 5  # of a deletion from which another process takes files away
 ASKED = ".asked-"  # the same for what has no marker, until its deletion is decided
 # Files that make a folder count as complete: manifest, torch's metadata, progress, the mark of complete weights.
 MARKERS = (MANIFEST, "trainer/.metadata", ".metadata", "orchestrator/progress.pt", "progress.pt", "STABLE")
@@ -96,8 +97,12 @@ def finish(aside: Path) -> None:
     # Without them the deletion is decided: a kill leaves only something more to delete.
     for marker in MARKERS:
         _delete_marker(aside, marker)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(aside)
+    for _ in range(_TRIES):
+        # A process that packs it may take a file away meanwhile, at which rmtree gives up the rest.
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(aside)
+        if not os.path.lexists(aside):
+            return
 
 
 def _delete_marker(folder: Path, marker: str) -> None:

@@ -136,3 +136,23 @@ def test_a_file_with_the_name_of_a_checkpoint_is_no_checkpoint_and_gives_its_nam
     assert removal.describe_stranger(file) == ""
     file.mkdir()
     assert removal.describe_stranger(file) == ""
+
+
+def test_a_file_that_another_process_takes_away_does_not_end_a_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside = tmp_path / f"{removal.ASIDE}step_5.1"
+    aside.mkdir()
+    (aside / "a.distcp").write_text("x")
+    delete, tries = shutil.rmtree, [0]
+
+    def interrupted(path: Path) -> None:
+        tries[0] += 1
+        if tries[0] < 3:
+            raise FileNotFoundError(2, "No such file or directory", "a.distcp.1")
+        delete(path)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    removal.finish(aside)
+    assert not aside.exists()
+    assert tries == [3]
