@@ -110,12 +110,14 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches that were returned, the same on every rank. JSON-able."""
-        return {"version": VERSION, "samples": self._next, "seed": self._maker.order.seed, "rows": self.rows}
+        order, table = self._maker.order, self._maker.table
+        named = {"version": VERSION, "samples": self._next, "seed": order.seed, "rows": self.rows}
+        return named | {"files": table.identity, "blocks": list(order.blocks)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a position. Raises UserError where it is that of another table or seed."""
         own = self.state_dict()
-        for name in ("version", "seed", "rows"):
+        for name in ("version", "seed", "rows", "files", "blocks"):
             if state.get(name) != own[name]:
                 what = f"the position has {name} {state.get(name)}, and these clips have {own[name]}"
                 why = "a position counts the samples of one order of the same rows"

@@ -119,7 +119,7 @@ def compute_log_mel(signal: Floats, settings: MelSettings) -> Floats:
     frames = np.lib.stride_tricks.sliding_window_view(signal, width)[:: settings.hop]  # (frames, W)
     changes = np.lib.stride_tricks.sliding_window_view(emphasised, width)[:: settings.hop]  # (frames, W)
     means = frames.mean(axis=1, dtype=np.float32)  # (frames,)
-    block = _take_block(tables.padded)
+    block = _take_block(tables.padded, width)
     for begin in range(0, count, _BLOCK_FRAMES):
         end = min(begin + _BLOCK_FRAMES, count)
         windowed = block[: end - begin, :width]
@@ -136,11 +136,13 @@ def compute_log_mel(signal: Floats, settings: MelSettings) -> Floats:
     return np.log(found, out=found)
 
 
-def _take_block(padded: int) -> Floats:
-    """The zeros of this thread, (block, padded); the part behind a window stays zero."""
+def _take_block(padded: int, width: int) -> Floats:
+    """A buffer of this thread, (block, padded), with zeros behind `width`, the window."""
     block: Floats | None = getattr(_LOCAL, "block", None)
-    if block is None or block.shape[1] != padded:
+    if block is None or _LOCAL.shape != (padded, width):
         block = _LOCAL.block = np.zeros((_BLOCK_FRAMES, padded), dtype=np.float32)
+        # By the width too: a wider window with the same padding leaves values behind it.
+        _LOCAL.shape = (padded, width)
     return block
 
 

@@ -80,10 +80,15 @@ class ArrowFile:
             return ()
         batch, at = self._find(row)
         value = batch.column(1)[at].as_py()
-        return () if value is None else tuple(value) if isinstance(value, list) else (value,)
+        return tuple(label for label in (value if isinstance(value, list) else [value]) if label is not None)
+
+    @property
+    def known_name(self) -> str:
+        """The name of the file that a user knows."""
+        return self.name or self.path.name
 
     def describe(self, row: int) -> str:
-        return f"{self.name or self.path.name} row {row}"
+        return f"{self.known_name} row {row}"
 
     def _find(self, row: int) -> tuple[Any, int]:
         which = bisect.bisect_right(self._ends, row)
@@ -130,6 +135,12 @@ class ClipTable:
     def starts(self) -> tuple[int, ...]:
         """The first row of each file, and the number of all rows."""
         return (0, *self.ends)
+
+    @property
+    def identity(self) -> str:
+        """A hash of what gives a row its number: the names of all files and their rows."""
+        named = [(part.files if isinstance(part, Folder) else part.known_name, part.rows) for part in self.parts]
+        return sha256(repr(named).encode()).hexdigest()[:16]
 
     def read_clip(self, row: int) -> bytes | memoryview:
         part, at = self._find(row)
@@ -193,7 +204,7 @@ def _list_files(path: Path) -> list[Path]:
         if len(found) > MOST_FILES:
             fix = "pack the clips into Arrow files, or name a folder with fewer"
             raise UserError(f"it has more than {MOST_FILES:,} files", str(path), "one source lists its files", fix)
-    return [file for file in found if file.is_file() and not file.is_symlink()] or found
+    return [file for file in found if file.is_file()]  # also links: a snapshot of the hub has nothing else
 
 
 def _open_table(path: Path, columns: Columns) -> ArrowFile:

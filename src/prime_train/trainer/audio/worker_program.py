@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from prime_train.core.errors import UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.trainer.audio.log_mel import Floats, MelSettings
 from prime_train.trainer.audio.order import ClipOrder
 from prime_train.trainer.audio.samples import SampleMaker
@@ -55,6 +55,10 @@ def build_maker(given: dict[str, Any]) -> SampleMaker:
     """The maker that `describe_maker` described. Raises UserError."""
     columns = Columns(**given["columns"])
     table = open_clips(Path(given["path"]), columns)
+    # Each process opens the files itself, and another number of rows would be another order.
+    if table.identity != given["identity"]:
+        what, why = "the files of the clips have changed since the start", "each row has its number by all files"
+        raise UserError(what, given["path"], why, "start again when nothing writes there", ExitCode.OUT_OF_REACH)
     order = ClipOrder(table.rows, given["seed"], tuple(given["blocks"]))
     return SampleMaker(table, order, MelSettings(**given["mel"]), given["clip_s"], columns)
 

@@ -119,6 +119,7 @@ def _describe_maker(maker: SampleMaker, path: Path) -> dict[str, Any]:
     """What `build_maker` builds an equal one from, JSON-able."""
     return {
         "path": str(path),
+        "identity": maker.table.identity,
         "columns": asdict(maker.columns),
         "seed": maker.order.seed,
         "blocks": list(maker.order.blocks),

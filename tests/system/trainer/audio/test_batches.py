@@ -21,6 +21,7 @@ from prime_train.core.errors import UserError
 from prime_train.trainer.audio import chirps
 from prime_train.trainer.audio.batches import AudioBatch, AudioBatches
 from prime_train.trainer.audio.tables import NO_LABEL
+from prime_train.trainer.audio.workers import AudioWorkers
 
 ROWS, SECONDS = 24, 1.5
 SETTINGS: dict[str, Any] = {"seed": 3, "clip_s": 1.0, "mel": audio.MelSettings(frames=104)}
@@ -75,11 +76,27 @@ def test_a_position_continues_exactly(clips: Path, workers: int) -> None:
         assert [hash_of(next(source)) for _ in range(3)] == expected[5:]
 
 
-@pytest.mark.parametrize(("name", "value"), [("seed", 4), ("rows", 23), ("version", 9), ("samples", -1)])
-def test_a_position_of_another_order_is_refused(clips: Path, name: str, value: int) -> None:
+OTHERS = [("seed", 4), ("rows", 23), ("version", 9), ("samples", -1), ("files", "other"), ("blocks", [0, 8, 24])]
+
+
+@pytest.mark.parametrize(("name", "value"), OTHERS)
+def test_a_position_of_another_order_is_refused(clips: Path, name: str, value: Any) -> None:
     with audio.batches(clips, 4, workers=0, **SETTINGS) as source, pytest.raises(UserError) as caught:
         source.load_state_dict(source.state_dict() | {name: value})
     assert name in caught.value.what
+
+
+def test_files_that_change_before_the_workers_start_are_refused(clips: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.arrow").write_bytes(clips.read_bytes())
+    source = audio.batches(tmp_path, 4, workers=0, **SETTINGS)
+    (tmp_path / "b.arrow").write_bytes(clips.read_bytes())
+    workers = AudioWorkers(source._maker, tmp_path, 4, 1, 1, 1)
+    try:
+        workers.ask(0, 0, 4)
+        with pytest.raises(UserError, match="the files of the clips have changed"):
+            workers.take(0)
+    finally:
+        workers.close()
 
 
 def test_a_worker_that_is_killed_is_named(clips: Path) -> None:

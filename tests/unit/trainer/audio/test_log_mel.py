@@ -68,6 +68,13 @@ def test_it_equals_torchaudio() -> None:
     assert found.mean() == pytest.approx(-10.9139, abs=1e-3)
 
 
+def test_a_wider_window_before_it_changes_nothing() -> None:
+    signal = SIGNALS["noise"].astype(np.float32)
+    expected = compute_log_mel(signal, MEL)
+    compute_log_mel(signal, MelSettings(window_ms=30.0))
+    np.testing.assert_array_equal(compute_log_mel(signal, MEL), expected)
+
+
 @given(st.integers(0, 3000))
 def test_frames_lie_inside_the_signal(samples: int) -> None:
     found = compute_log_mel(np.ones(samples, dtype=np.float32), MEL)

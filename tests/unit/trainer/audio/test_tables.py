@@ -74,6 +74,20 @@ def test_a_clip_may_have_several_labels(tmp_path: Path) -> None:
     assert [table.read_labels(row) for row in range(5)] == [(1, 2), (), (), (0,), (5, 1, 4)]
 
 
+def test_a_null_among_labels_counts_as_none(tmp_path: Path) -> None:
+    labels = pa.array([[1, None], [None], [2], [], None], type=pa.list_(pa.int64()))
+    table = open_clips(write(tmp_path / "a.arrow", labels), Columns())
+    assert [table.read_labels(row) for row in range(5)] == [(1,), (), (2,), (), ()]
+
+
+def test_links_to_files_are_read_as_in_a_snapshot_of_the_hub(tmp_path: Path) -> None:
+    blob = write(tmp_path / "blob", NUMBERS)
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot" / "a.arrow").symlink_to(blob)
+    (tmp_path / "snapshot" / "README.md").write_text("clips")
+    assert content(open_clips(tmp_path / "snapshot", Columns())) == EXPECTED
+
+
 def test_null_audio_is_an_error_of_its_row(tmp_path: Path) -> None:
     audio = pa.array([ROWS[0], None, {"bytes": None, "path": "/etc/passwd"}], type=AUDIO)
     table = open_clips(write(tmp_path / "a.arrow", pa.array([0, 1, 2]), audio), Columns())
