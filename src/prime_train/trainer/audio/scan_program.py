@@ -67,10 +67,11 @@ def scan(table: ClipTable, clip_s: float, mel: MelSettings, *, decode: bool) -> 
     _print({"phase": "reading clips", "total": table.rows})
     look = partial(_look, table, clip_s, mel, decode=decode)
     with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-        for row, (info, problem) in enumerate(threads.map(look, range(table.rows), chunksize=16)):
-            _count(found, table, row, info, problem)
-            if (row + 1) % _REPORTED_ROWS == 0:
-                _print({"done": _REPORTED_ROWS})
+        for first in range(0, table.rows, _REPORTED_ROWS):  # not all at once: each waiting row takes memory
+            rows = range(first, min(first + _REPORTED_ROWS, table.rows))
+            for row, (info, problem) in zip(rows, threads.map(look, rows), strict=True):
+                _count(found, table, row, info, problem)
+            _print({"done": len(rows)})
     labels = table.count_labels()
     without = sum(not table.read_labels(row) for row in range(table.rows))
     return {

@@ -32,6 +32,7 @@ CLIPS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".oga")
 MOST_FILES = 100_000
 MOST_LABELS = 2**16  # of the whole table, for a model's last layer
 _MOST_TABLE_BYTES = 2**30  # of a table of labels
+_MOST_UNPACKED_BYTES = 4 * 2**20  # that reading a mapped batch may take
 _COPIED_ROWS = 64  # of a parquet file at once
 NO_LABEL = -1
 
@@ -240,7 +241,12 @@ def _open_ipc(mapped: Any) -> Iterator[Any]:
 
 
 def _cut_columns(batches: Iterator[Any], columns: Columns, path: Path) -> Iterator[Any]:
+    allocated_bytes = pa.total_allocated_bytes()
     for batch in batches:
+        # What is mapped takes no memory; what was compressed is unpacked as a whole.
+        if pa.total_allocated_bytes() - allocated_bytes > max(_MOST_UNPACKED_BYTES, batch.nbytes // 2):
+            what, why = "its record batches are compressed", "a row of it costs the whole batch, in every process"
+            raise UserError(what, str(path), why, "write it again without compression, or as parquet")
         names = batch.schema.names
         wanted = [columns.audio] if columns.label is None else [columns.audio, columns.label]
         for name in wanted:

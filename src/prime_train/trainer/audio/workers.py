@@ -51,6 +51,7 @@ class AudioWorkers:
             bufsize=1,
             pass_fds=[self._descriptor],
             env=os.environ | _ONE_THREAD,
+            start_new_session=True,  # a Ctrl-C goes to the trainer, which needs batches until it has saved
         )
         self._send(process, given)
         return process

@@ -88,6 +88,19 @@ def test_links_to_files_are_read_as_in_a_snapshot_of_the_hub(tmp_path: Path) -> 
     assert content(open_clips(tmp_path / "snapshot", Columns())) == EXPECTED
 
 
+def test_a_compressed_file_is_refused(tmp_path: Path) -> None:
+    clip = np.random.default_rng(0).bytes(3 * 2**20)
+    table = pa.table({"audio": pa.array([clip, clip, clip]), "label": pa.array([0, 1, 2])})
+    for compression in ("zstd", None):
+        path = tmp_path / f"{compression}.arrow"
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema, options=options) as writer:
+            writer.write_table(table)
+    assert open_clips(tmp_path / "None.arrow", Columns()).rows == 3
+    with pytest.raises(UserError, match="its record batches are compressed"):
+        open_clips(tmp_path / "zstd.arrow", Columns())
+
+
 def test_null_audio_is_an_error_of_its_row(tmp_path: Path) -> None:
     audio = pa.array([ROWS[0], None, {"bytes": None, "path": "/etc/passwd"}], type=AUDIO)
     table = open_clips(write(tmp_path / "a.arrow", pa.array([0, 1, 2]), audio), Columns())
