@@ -47,6 +47,8 @@ def _answer_pause(command: OpenCommand, state: State) -> RequestAnswered | None:
         return _fail(command, "the run does not stay paused", why)
     if state.live is not None:
         return None
+    if state.attempt is not None and state.attempt.outcome == "finished":
+        return _fail(command, "the run has finished", "its last step was reached before the pause")
     reached = state.attempt.last_step if state.attempt is not None else 0
     newest = f"checkpoint of step {state.newest_complete:,}" if state.newest_complete else "no checkpoint"
     return _done(command, f"paused at step {reached:,} with {newest}: {describe_reach(state)} ended, its GPUs are free")

@@ -230,6 +230,19 @@ def test_a_crash_during_a_pause_leaves_the_run_paused(tmp_path: Any) -> None:
     assert world.state.attempt.outcome == "failed"
 
 
+def test_a_run_that_finishes_instead_is_not_called_paused(tmp_path: Any) -> None:
+    world = opened(tmp_path)
+    world.step()
+    world.give("pause")
+    world.settle()
+    live = world.state.live
+    assert live is not None
+    world.write(events.AttemptEnded(live.number, 0, "finished", "", "", "", "", "", 1))
+    world.settle()
+    assert final_answers(world)["id-1"] == ["accepted", "failed"]
+    assert (world.state.state, world.state.closed) == ("finished", True)
+
+
 def test_going_back_measures_progress_from_there(tmp_path: Any) -> None:
     world = opened(tmp_path)
     for _ in range(3):
