@@ -20,7 +20,7 @@ from prime_train.checkpoints import in_use, layout, listing
 from prime_train.checkpoints.layout import MANIFEST
 from prime_train.checkpoints.packing import archive
 from prime_train.checkpoints.packing.archive import DamagedError
-from prime_train.checkpoints.packing.foreign import FOLDER, FoundStep, list_packed, list_status, locate
+from prime_train.checkpoints.packing.foreign import FOLDER, FoundStep, find_taken, list_packed, list_status, locate
 from prime_train.checkpoints.packing.packed import Read
 from prime_train.checkpoints.packing.packing_plan import DEFAULT, Sizes
 from prime_train.checkpoints.step_folders import StepPlaces
@@ -34,9 +34,13 @@ _KEY = "foreign"  # in the manifest: what the trainer's files were beside their 
 def pack(places: StepPlaces, found: FoundStep, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT) -> None:
     """Move a checkpoint without an obstacle and pack it; it is complete at every moment after the move.
 
-    Raises DamagedError where files change meanwhile, UserError where the disk is full, and OSError.
+    Raises DamagedError where files change meanwhile, UserError where the disk is full, and OSError, also where another
+    one of this step is packed.
     """
     root, folder = places.checkpoints[0], locate(places, found.step)
+    # The manifest that is there names the only copy of the other one's bytes.
+    if taken := find_taken(places, found.step):
+        raise FileExistsError(errno.EEXIST, taken, os.fspath(folder))
     _make_folders(folder)
     before = _describe(root, found.parts)
     files = {name: {"bytes": size, "sha256": _hash(root / name)} for name, (size, *_) in before.items()}
@@ -87,12 +91,12 @@ def _hash(path: Path) -> str:
 
 
 def _move(root: Path, to: Path, parts: Sequence[str]) -> None:
-    """Rename the parts of a checkpoint into another folder; one that is there stays. Raises OSError, with all back."""
+    """Rename the parts of a checkpoint into another folder. Raises OSError, with all back, also where one is there."""
     moved: list[str] = []
     try:
         for part in parts:
-            if os.path.lexists(to / part):
-                continue
+            if os.path.lexists(to / part):  # rename would replace a file
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(to / part))
             (to / part).parent.mkdir(parents=True, exist_ok=True)
             (root / part).rename(to / part)
             moved.append(part)
@@ -189,8 +193,10 @@ def finish_moves(places: StepPlaces) -> None:
         inside = [part for part in parts if os.path.lexists(folder / part)]
         if not inside:
             _remove_container(folder)
-        elif all(os.path.lexists(root / part) for part in parts if part not in inside):
-            _move(root, folder, parts)
+            continue
+        outside_it = [part for part in parts if part not in inside]
+        if all(os.path.lexists(root / part) for part in outside_it):
+            _move(root, folder, outside_it)
     _remove_if_empty(root / FOLDER)
 
 

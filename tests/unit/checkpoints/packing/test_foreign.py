@@ -141,6 +141,21 @@ def test_a_step_that_was_saved_again_is_not_written_over(tmp_path: Path) -> None
     assert describe(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["hf", "lightning"])
+def test_a_step_that_was_saved_again_is_not_packed_over_the_packed_one(name: str, tmp_path: Path) -> None:
+    places = write_steps(tmp_path, name)
+    one = free(places)[0]
+    foreign_archive.pack(places, one, sizes=SMALL)
+    saves.write_whole(tmp_path, SAVES[name](20))
+    before = describe(tmp_path)
+    found = {found.step: found.obstacle for found in foreign.find_steps(places)}
+    assert found[20] == "packed-0/step_20 exists: another one of this step is packed"
+    with pytest.raises(FileExistsError, match="another one of this step is packed"):  # packed after the look
+        foreign_archive.pack(places, one, sizes=SMALL)
+    assert describe(tmp_path) == before
+    assert [found.problem for found in foreign.list_packed(places, hashes=True)] == [""]
+
+
 def test_a_damaged_one_is_found_and_not_given_back(tmp_path: Path) -> None:
     places = write_steps(tmp_path, "hf")
     [_, one] = free(places)
