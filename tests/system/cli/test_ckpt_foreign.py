@@ -120,6 +120,19 @@ def test_a_damaged_byte_is_found(tmp_path: Path) -> None:
     assert prime_train("ckpt", "restore", "own", cwd=tmp_path).returncode == 1
 
 
+def test_a_damaged_manifest_stops_no_other_step(tmp_path: Path) -> None:
+    out = write_run(tmp_path)
+    rows(tmp_path, "compress", "own", "--step", "5")
+    (out / foreign.FOLDER / "step_5" / "COMPLETE.json").write_text("{")
+    for words, folder in (("compress", foreign.FOLDER + "/step_10"), ("restore", "checkpoint-10")):
+        done = prime_train("ckpt", words, "own", "--json", cwd=tmp_path)
+        assert done.returncode == 1, done.stderr
+        problems = {row["step"]: row["problem"] for row in json.loads(done.stdout)["checkpoints"]}
+        assert problems[10] is None
+        assert problems[5].startswith("broken: COMPLETE.json")
+        assert (out / folder).is_dir()
+
+
 @pytest.mark.parametrize(
     ("words", "layout", "why"),
     [
