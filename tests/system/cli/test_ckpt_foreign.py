@@ -109,6 +109,23 @@ def test_a_run_does_not_begin_before_a_packed_checkpoint(tmp_path: Path) -> None
     assert "attempt 2 resumes from step 10" in again.stderr
 
 
+def test_a_return_to_an_earlier_step_sets_newer_packed_ones_aside(tmp_path: Path) -> None:
+    out = write_run(tmp_path)
+    rows(tmp_path, "compress", "own", "--step", "10")
+    packed = out / foreign.FOLDER
+    before = describe(packed / "step_10")
+    words = ("run", "--no-validate", "run.toml")
+    shown = prime_train(*words, "--resume", "5", "--dry-run", cwd=tmp_path)
+    assert "kept as step_10.set_aside" in shown.stdout + shown.stderr
+    assert (packed / "step_10").is_dir()
+    ends = ("--set", "run.max_steps=7", "--set", f'command.argv=["{sys.executable}", "train.py", "7"]')
+    back = prime_train(*words, "--resume", "5", *ends, cwd=tmp_path)
+    assert "attempt 2 resumes from step 5" in back.stderr
+    assert describe(packed / "step_10.set_aside") == before
+    again = prime_train(*words, cwd=tmp_path)
+    assert "attempt 3 resumes from step 5" in again.stderr, again.stderr
+
+
 def test_a_damaged_byte_is_found(tmp_path: Path) -> None:
     out = write_run(tmp_path)
     rows(tmp_path, "compress", "own", "--step", "5")
@@ -118,6 +135,19 @@ def test_a_damaged_byte_is_found(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert {row["step"]: row["state"] for row in json.loads(done.stdout)["checkpoints"]}[5] == "broken"
     assert prime_train("ckpt", "restore", "own", cwd=tmp_path).returncode == 1
+
+
+def test_a_damaged_manifest_stops_no_other_step(tmp_path: Path) -> None:
+    out = write_run(tmp_path)
+    rows(tmp_path, "compress", "own", "--step", "5")
+    (out / foreign.FOLDER / "step_5" / "COMPLETE.json").write_text("{")
+    for words, folder in (("compress", foreign.FOLDER + "/step_10"), ("restore", "checkpoint-10")):
+        done = prime_train("ckpt", words, "own", "--json", cwd=tmp_path)
+        assert done.returncode == 1, done.stderr
+        problems = {row["step"]: row["problem"] for row in json.loads(done.stdout)["checkpoints"]}
+        assert problems[10] is None
+        assert problems[5].startswith("broken: COMPLETE.json")
+        assert (out / folder).is_dir()
 
 
 @pytest.mark.parametrize(

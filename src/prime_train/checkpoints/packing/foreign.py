@@ -45,13 +45,16 @@ def find_steps(places: StepPlaces) -> list[FoundStep]:
         if problem(parts, places.layout):
             continue
         why = f"the newest {_LEAST_WHOLE} complete ones stay" if len(found) < _LEAST_WHOLE else needed.get(step, "")
-        found.append(FoundStep(step, parts, why or _find_obstacle(step, parts, places.checkpoints[0])))
+        found.append(FoundStep(step, parts, why or _find_obstacle(step, parts, places)))
     return found
 
 
-def _find_obstacle(step: int, parts: Sequence[Path], root: Path) -> str:
+def _find_obstacle(step: int, parts: Sequence[Path], places: StepPlaces) -> str:
+    root = places.checkpoints[0]
     if step == NO_STEP:
         return "its name has no step"
+    if taken := find_taken(places, step):
+        return taken
     if any((part / PIN).exists() for part in parts):
         return "it is pinned"
     if user := next(filter(None, map(in_use.marked_by, parts)), ""):
@@ -89,6 +92,12 @@ def list_files(places: StepPlaces, found: FoundStep) -> list[ManifestEntry]:
 def locate(places: StepPlaces, step: int) -> Path:
     """Where a packed checkpoint is."""
     return places.checkpoints[0] / FOLDER / f"step_{step}"
+
+
+def find_taken(places: StepPlaces, step: int) -> str:
+    """Why no checkpoint of `step` can be packed: its trainer has saved the step again. Empty where nothing is there."""
+    folder = locate(places, step)
+    return f"{FOLDER}/{folder.name} exists: another one of this step is packed" if os.path.lexists(folder) else ""
 
 
 def is_packed_away(path: Path) -> bool:

@@ -7,6 +7,7 @@ there.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -17,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.checkpoints import in_use, layout, listing
-from prime_train.checkpoints.layout import MANIFEST
+from prime_train.checkpoints.layout import MANIFEST, SavedCheckpoint
 from prime_train.checkpoints.packing import archive
 from prime_train.checkpoints.packing.archive import DamagedError
-from prime_train.checkpoints.packing.foreign import FOLDER, FoundStep, list_packed, list_status, locate
-from prime_train.checkpoints.packing.packed import Read
+from prime_train.checkpoints.packing.foreign import FOLDER, FoundStep, find_taken, list_packed, list_status, locate
+from prime_train.checkpoints.packing.packed import ManifestEntry, Read
 from prime_train.checkpoints.packing.packing_plan import DEFAULT, Sizes
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
@@ -29,14 +30,19 @@ from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import sync, write_atomic
 
 _KEY = "foreign"  # in the manifest: what the trainer's files were beside their bytes
+_BOUNDS = {"uid": 2**32, "gid": 2**32, "ns": 2**63}  # what a system call takes
 
 
 def pack(places: StepPlaces, found: FoundStep, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT) -> None:
     """Move a checkpoint without an obstacle and pack it; it is complete at every moment after the move.
 
-    Raises DamagedError where files change meanwhile, UserError where the disk is full, and OSError.
+    Raises DamagedError where files change meanwhile, UserError where the disk is full, and OSError, also where another
+    one of this step is packed.
     """
     root, folder = places.checkpoints[0], locate(places, found.step)
+    # The manifest that is there names the only copy of the other one's bytes.
+    if taken := find_taken(places, found.step):
+        raise FileExistsError(errno.EEXIST, taken, os.fspath(folder))
     _make_folders(folder)
     before = _describe(root, found.parts)
     files = {name: {"bytes": size, "sha256": _hash(root / name)} for name, (size, *_) in before.items()}
@@ -87,12 +93,12 @@ def _hash(path: Path) -> str:
 
 
 def _move(root: Path, to: Path, parts: Sequence[str]) -> None:
-    """Rename the parts of a checkpoint into another folder; one that is there stays. Raises OSError, with all back."""
+    """Rename the parts of a checkpoint into another folder. Raises OSError, with all back, also where one is there."""
     moved: list[str] = []
     try:
         for part in parts:
-            if os.path.lexists(to / part):
-                continue
+            if os.path.lexists(to / part):  # rename would replace a file
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(to / part))
             (to / part).parent.mkdir(parents=True, exist_ok=True)
             (root / part).rename(to / part)
             moved.append(part)
@@ -108,13 +114,14 @@ def _move(root: Path, to: Path, parts: Sequence[str]) -> None:
 
 
 def unpack(places: StepPlaces, step: int, on_read: Read = lambda _: None) -> None:
-    """Restore a packed checkpoint under the name it had: the same bytes, modes and times.
+    """Restore a packed checkpoint under the name it had: the same bytes, modes and times, and the owners if allowed.
 
     Raises DamagedError, UserError where the disk is full, and OSError, also where the trainer has saved the step again.
     """
     root, folder = places.checkpoints[0], locate(places, step)
     _refuse_links(folder)
     parts, kept = _read_kept(folder)
+    _read_entries(folder)
     for part in parts:
         if os.path.lexists(root / part):
             raise FileExistsError(errno.EEXIST, "its trainer has saved the step again", os.fspath(root / part))
@@ -126,12 +133,15 @@ def unpack(places: StepPlaces, step: int, on_read: Read = lambda _: None) -> Non
 
 
 def _give_back(folder: Path, name: str, was: Mapping[str, int]) -> None:
-    """Give a restored file owner, mode and time. Raises OSError, also for a link."""
+    """Give a restored file mode and time, and the owner where this user may. Raises OSError, also for a link."""
     descriptor = outside.open_descriptor(folder / name, folder)
     try:
-        is_root = os.geteuid() == 0
-        if is_root or os.fstat(descriptor).st_gid != was["gid"]:
-            os.fchown(descriptor, was["uid"] if is_root else -1, was["gid"])
+        status = os.fstat(descriptor)
+        uid = was["uid"] if os.geteuid() == 0 else status.st_uid
+        if (uid, was["gid"]) != (status.st_uid, status.st_gid):
+            # Network disks refuse it even to root. A checkpoint with another owner is better than none.
+            with contextlib.suppress(PermissionError):
+                os.fchown(descriptor, uid, was["gid"])
         os.fchmod(descriptor, was["mode"])
         os.utime(descriptor, ns=(was["ns"], was["ns"]))
     finally:
@@ -147,6 +157,8 @@ def _read_kept(folder: Path) -> tuple[list[str], dict[str, dict[str, int]]]:
             str(name): {key: int(was[key]) for key in ("uid", "gid", "ns")} | {"mode": stat.S_IMODE(int(was["mode"]))}
             for name, was in document["files"].items()
         }
+        if any(abs(was[key]) >= bound for was in kept.values() for key, bound in _BOUNDS.items()):
+            raise ValueError("an owner or a time is out of range")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{MANIFEST} does not name what was packed: {error}") from None
     if fault := next(filter(None, map(outside.name_fault, [*parts, *kept])), ""):
@@ -154,6 +166,14 @@ def _read_kept(folder: Path) -> tuple[list[str], dict[str, dict[str, int]]]:
     if not all(any(name == part or name.startswith(f"{part}/") for part in parts) for name in kept):
         raise DamagedError(f"{MANIFEST} names a file that is in no part of the checkpoint")
     return parts, kept
+
+
+def _read_entries(folder: Path) -> list[ManifestEntry]:
+    """The entry of each file. DamagedError where the manifest lacks them."""
+    try:
+        return layout.entries(folder)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{MANIFEST} is unreadable: {error}") from None
 
 
 def _remove_container(folder: Path) -> None:
@@ -172,26 +192,35 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def finish_moves(places: StepPlaces) -> None:
-    """Bring moves that a kill has cut to their end. Raises DamagedError and OSError."""
+def finish_moves(places: StepPlaces) -> dict[int, DamagedError | OSError]:
+    """Bring moves that a kill has cut to their end. Returns step -> why that step's could not be. Raises OSError."""
     root = places.checkpoints[0]
+    faults: dict[int, DamagedError | OSError] = {}
     for found in list_packed(places):
-        folder = found.path
-        _refuse_links(folder)
-        if not (folder / MANIFEST).exists():
-            # Nothing was moved, or all is back.
-            if not {path for path in folder.rglob("*") if not path.is_dir()} - set(_list_temporary(folder)):
-                _remove_container(folder)
-            continue
-        if found.complete or any(entry.segments for entry in layout.entries(folder)):
-            continue
-        parts, _ = _read_kept(folder)
-        inside = [part for part in parts if os.path.lexists(folder / part)]
-        if not inside:
-            _remove_container(folder)
-        elif all(os.path.lexists(root / part) for part in parts if part not in inside):
-            _move(root, folder, parts)
+        try:
+            _finish_move(root, found)
+        except (DamagedError, OSError) as error:  # the others can still be packed and restored
+            faults[found.step] = error
     _remove_if_empty(root / FOLDER)
+    return faults
+
+
+def _finish_move(root: Path, found: SavedCheckpoint) -> None:
+    folder = found.path
+    _refuse_links(folder)
+    if not (folder / MANIFEST).exists():
+        # Nothing was moved, or all is back.
+        if not {path for path in folder.rglob("*") if not path.is_dir()} - set(_list_temporary(folder)):
+            _remove_container(folder)
+        return
+    if found.complete or any(entry.segments for entry in _read_entries(folder)):
+        return
+    parts, _ = _read_kept(folder)
+    outside_it = [part for part in parts if not os.path.lexists(folder / part)]
+    if outside_it == parts:
+        _remove_container(folder)
+    elif all(os.path.lexists(root / part) for part in outside_it):
+        _move(root, folder, outside_it)
 
 
 def _list_temporary(folder: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from prime_train.checkpoints import folder_layout
 from prime_train.checkpoints.layout import SavedCheckpoint, inspect
+from prime_train.checkpoints.packing import foreign
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
@@ -118,7 +119,7 @@ def set_newer_aside(
     hashes: bool,
     writes: bool,
 ) -> list[str]:
-    """Rename the checkpoints that are newer than `resume`.
+    """Rename the checkpoints that are newer than `resume`, also packed ones.
 
     Returns a note for each. Raises UserError. `rename(name, number)` is a new name for a folder; `number` starts at 1.
     Nothing is renamed without `writes`.
@@ -126,8 +127,9 @@ def set_newer_aside(
     # Renamed and not deleted: the user may have named the wrong step.
     newer = _list_newer(resume, found, run_dir, places.checkpoints[0], hashes=hashes)
     saved = folder_layout.steps(places.checkpoints, places.layout)
+    paths = [path for checkpoint in newer for path in saved.get(checkpoint.step, [])]  # links are left alone
     notes = []
-    for path in (path for checkpoint in newer for path in saved.get(checkpoint.step, [])):  # links are left alone
+    for path in (*_list_newer_packed(resume, places), *paths):
         target = (set_aside if writes else _find_free)(path, (rename(path.name, number) for number in count(1)))
         notes.append(f"{path} is newer than the step to resume from: kept as {target.name}")
     return notes
@@ -282,6 +284,11 @@ def _list_newer(
             named = next((checkpoint for checkpoint in found if checkpoint.step == step), None)
             _require_complete(step, inspect(named.path, hashes=True) if named and hashes else named, found, folder)
             return [checkpoint for checkpoint in found if checkpoint.step > step]
+
+
+def _list_newer_packed(resume: Resume, places: StepPlaces) -> list[Path]:
+    """Else the next start would be refused because a newer one is packed, of the steps that the user has left."""
+    return [one.path for one in foreign.list_packed(places) if isinstance(resume, int) and one.step > resume]
 
 
 def _require_complete(step: int, named: SavedCheckpoint | None, found: Sequence[SavedCheckpoint], folder: Path) -> None:

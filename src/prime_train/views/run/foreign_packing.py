@@ -27,6 +27,7 @@ class ForeignWork(NamedTuple):
     places: StepPlaces
     found: tuple[tuple[FoundStep, tuple[ManifestEntry, ...]], ...]
     begun: tuple[SavedCheckpoint, ...]
+    broken: tuple[tuple[int, archive.DamagedError | OSError], ...] = ()  # step, and why its move cannot be finished
 
     @property
     def total_bytes(self) -> int:
@@ -50,17 +51,19 @@ def choose_work(run_dir: RunDir, places: StepPlaces, step: int | None, *, lossy:
     Raises UserError where the layout does not allow it, or the checkpoint of `step` must stay as it is.
     """
     _refuse_layout(run_dir, places, lossy=lossy)
+    faults: dict[int, archive.DamagedError | OSError] = {}
     if not dry_run:
         _refuse_shared(places)
-        foreign_archive.finish_moves(places)
+        faults = foreign_archive.finish_moves(places)
+    broken = tuple((one, fault) for one, fault in faults.items() if step in (None, one))
     begun = [one for one in foreign.list_packed(places, step) if one.complete]
     every = foreign.find_steps(places)
-    if step is not None and not begun:
+    if step is not None and not begun and not broken:
         _refuse_step(run_dir, step, next((one for one in every if one.step == step), None))
     wanted = [one for one in every if not one.obstacle and step in (None, one.step)]
     listed = [(one, tuple(foreign.list_files(places, one))) for one in wanted]
     left = [one for one in begun if packing_plan.work_bytes(one.path) or packing_plan.has_leftovers(one.path)]
-    return ForeignWork(places, tuple(one for one in listed if _choose(one[1])), tuple(left))
+    return ForeignWork(places, tuple(one for one in listed if _choose(one[1])), tuple(left), broken)
 
 
 def plan(work: ForeignWork) -> list[dict[str, Any]]:
@@ -74,7 +77,7 @@ def plan(work: ForeignWork) -> list[dict[str, Any]]:
 
 def pack(work: ForeignWork, on_read: Read) -> list[dict[str, Any]]:
     """Pack each of them. What cannot be packed is a result, so that the others still are."""
-    done = []
+    done = [_describe_fault(_locate(work.places, step), fault, ()) for step, fault in work.broken]
     for one in work.begun:
         packs = partial(archive.compress, one.path, on_read=on_read)
         done.append(_work_on(one, layout.entries(one.path), packs, partial(packing_plan.measure, one.path)))
@@ -83,6 +86,10 @@ def pack(work: ForeignWork, on_read: Read) -> list[dict[str, Any]]:
         after = partial(packing_plan.measure, foreign.locate(work.places, found.step))
         done.append(_work_on(_saved(found), entries, packs, after))
     return done
+
+
+def _locate(places: StepPlaces, step: int) -> SavedCheckpoint:
+    return SavedCheckpoint(step, str(foreign.locate(places, step)), 0, "")
 
 
 def _saved(found: FoundStep) -> SavedCheckpoint:
@@ -99,18 +106,24 @@ def _work_on(
     began = time.perf_counter()
     try:
         work()
-    except archive.DamagedError as error:
-        return changes.describe_packing(found, packing_plan.sum_sizes(entries), problem=f"broken: {error}")
-    except OSError as error:
-        problem = f"{error.strerror or error}: {error.filename or found.path}"
-        return changes.describe_packing(found, packing_plan.sum_sizes(entries), problem=problem)
+    except (archive.DamagedError, OSError) as error:
+        return _describe_fault(found, error, entries)
     return changes.describe_packing(found, measure(), seconds=time.perf_counter() - began)
+
+
+def _describe_fault(
+    found: SavedCheckpoint, error: archive.DamagedError | OSError, entries: Sequence[ManifestEntry]
+) -> dict[str, Any]:
+    problem = f"broken: {error}"
+    if isinstance(error, OSError):
+        problem = f"{error.strerror or error}: {error.filename or found.path}"
+    return changes.describe_packing(found, packing_plan.sum_sizes(entries), problem=problem)
 
 
 def unpack(run_dir: RunDir, places: StepPlaces, step: int | None, on_read: Read) -> list[dict[str, Any]]:
     """Restore packed checkpoints under their own names. The caller holds the run."""
     _refuse_shared(places)
-    foreign_archive.finish_moves(places)
+    faults = foreign_archive.finish_moves(places)
     packed = foreign.list_packed(places, step)
     if step is not None and not packed:
         raise UserError(
@@ -121,6 +134,9 @@ def unpack(run_dir: RunDir, places: StepPlaces, step: int | None, on_read: Read)
         )
     done = []
     for one in packed:
+        if one.step in faults:
+            done.append(_describe_fault(one, faults[one.step], ()))
+            continue
         entries = [] if one.problem else layout.entries(one.path)
         size_bytes = packing_plan.sum_sizes(entries).size_bytes
         unpacks = partial(foreign_archive.unpack, places, one.step, on_read)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import shutil
 import stat
@@ -141,6 +143,21 @@ def test_a_step_that_was_saved_again_is_not_written_over(tmp_path: Path) -> None
     assert describe(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["hf", "lightning"])
+def test_a_step_that_was_saved_again_is_not_packed_over_the_packed_one(name: str, tmp_path: Path) -> None:
+    places = write_steps(tmp_path, name)
+    one = free(places)[0]
+    foreign_archive.pack(places, one, sizes=SMALL)
+    saves.write_whole(tmp_path, SAVES[name](20))
+    before = describe(tmp_path)
+    found = {found.step: found.obstacle for found in foreign.find_steps(places)}
+    assert found[20] == "packed-0/step_20 exists: another one of this step is packed"
+    with pytest.raises(FileExistsError, match="another one of this step is packed"):  # packed after the look
+        foreign_archive.pack(places, one, sizes=SMALL)
+    assert describe(tmp_path) == before
+    assert [found.problem for found in foreign.list_packed(places, hashes=True)] == [""]
+
+
 def test_a_damaged_one_is_found_and_not_given_back(tmp_path: Path) -> None:
     places = write_steps(tmp_path, "hf")
     [_, one] = free(places)
@@ -156,6 +173,62 @@ def test_a_damaged_one_is_found_and_not_given_back(tmp_path: Path) -> None:
     with pytest.raises(archive.DamagedError):
         foreign_archive.unpack(places, 10)
     assert not (tmp_path / "checkpoint-10").exists()
+
+
+def spoil_text(manifest: Path) -> None:
+    manifest.write_text("{")
+
+
+def spoil_files(manifest: Path) -> None:
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"files": {"a": 1}}))
+
+
+def spoil_owner(manifest: Path) -> None:
+    document = json.loads(manifest.read_text())
+    for was in document["foreign"]["files"].values():
+        was["uid"] = 2**40
+    manifest.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("spoil", [spoil_text, spoil_files, spoil_owner])
+def test_a_damaged_manifest_is_the_fault_of_one_step(spoil: Callable[[Path], None], tmp_path: Path) -> None:
+    places = write_steps(tmp_path, "hf")
+    for one in free(places):
+        foreign_archive.pack(places, one, sizes=SMALL)
+    spoil(foreign.locate(places, 20) / "COMPLETE.json")
+    before = describe(foreign.locate(places, 20))
+    faults = foreign_archive.finish_moves(places)
+    assert list(faults) == ([] if spoil is spoil_owner else [20])
+    foreign_archive.unpack(places, 10)
+    with pytest.raises(archive.DamagedError):
+        foreign_archive.unpack(places, 20)
+    assert describe(foreign.locate(places, 20)) == before
+
+
+def test_a_disk_that_refuses_another_owner_still_gives_the_files_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = write_steps(tmp_path, "hf")
+    before = describe(tmp_path)
+    for one in free(places):
+        foreign_archive.pack(places, one, sizes=SMALL)
+    manifest = foreign.locate(places, 20) / "COMPLETE.json"
+    document = json.loads(manifest.read_text())
+    for was in document["foreign"]["files"].values():
+        was["gid"] += 1
+    manifest.write_text(json.dumps(document))
+    asked: list[int] = []
+
+    def refuse(_descriptor: int, _uid: int, gid: int) -> None:
+        asked.append(gid)
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    foreign_archive.unpack(places, 10)
+    assert not asked
+    foreign_archive.unpack(places, 20)
+    assert asked
+    assert describe(tmp_path) == before
 
 
 # --- kills ------------------------------------------------------------------------------------------
