@@ -306,6 +306,15 @@ def test_a_secret_is_refused_and_not_shown(folder: Path, key: str) -> None:
     assert secret not in done.stdout + done.stderr
 
 
+def test_a_setup_with_a_secret_by_name_is_refused_and_not_shown(folder: Path) -> None:
+    (folder / "train.py").write_text(HUGGING_FACE)
+    words = ("--set", 'prime_train.spot.setup=["pip install --token abcdefgh x"]', "--", "torchrun", "train.py")
+    done = spot(folder, "--gpus", "1xh100-80gb", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "it holds the secret of --token" in done.stderr
+    assert "abcdefgh" not in done.stderr
+
+
 def fill_folder(folder: Path) -> str:
     (folder / "out" / "checkpoint-5").mkdir(parents=True)
     return "is not empty"
