@@ -327,6 +327,13 @@ def add_login(folder: Path) -> str:
     return "names of secrets: .env, keys/server.pem"
 
 
+def add_clone(folder: Path) -> str:
+    for clone in (folder, folder / "third_party" / "x"):
+        (clone / ".git").mkdir(parents=True)
+        (clone / ".git" / "config").write_text("")
+    return "names of secrets: third_party/x/.git/"
+
+
 def add_large_file(folder: Path) -> str:
     with (folder / "data.bin").open("wb") as file:
         file.truncate(3 * 2**30)
@@ -339,7 +346,7 @@ def link_script(folder: Path) -> str:
     return "'train.py' is a path of this machine"
 
 
-@pytest.mark.parametrize("spoil", [fill_folder, add_login, link_script])
+@pytest.mark.parametrize("spoil", [fill_folder, add_login, add_clone, link_script])
 def test_a_folder_that_cannot_be_copied_is_refused(folder: Path, spoil: Callable[[Path], str]) -> None:
     (folder / "train.py").write_text(HUGGING_FACE)
     refuse(folder, 1, spoil(folder), *WORDS)

@@ -191,7 +191,7 @@ def _refuse_copied(folder: Path, copied: CopiedFolder) -> None:
         raise _error(
             f"command.cwd = {folder}",
             f"it has files with the names of secrets: {shown}{more}",
-            "the folder is copied into a bucket and to rented machines",
+            "the folder is copied into a bucket and to rented machines; .git/ of a clone in it may hold a login",
             leave_out,
         )
 
