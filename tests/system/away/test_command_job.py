@@ -381,6 +381,14 @@ def test_what_git_ignores_is_no_part_of_the_job(folder: Path) -> None:
     refuse(folder, 1, "names of secrets: .env, keys/server.pem", *WORDS)
 
 
+def test_a_link_in_the_folder_is_no_part_of_the_job(folder: Path) -> None:
+    (folder / "train.py").write_text(HUGGING_FACE)
+    (folder / "current.yaml").symlink_to("run.toml")
+    done = spot(folder, *WORDS, "--config=current.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "not copied: current.yaml, because it is or is behind a link" in " ".join(done.stderr.split())
+
+
 def test_the_home_folder_is_not_copied(folder: Path) -> None:
     (folder / "train.py").write_text(HUGGING_FACE)
     done = prime_train("run", "--spot", "--dry-run", *WORDS, cwd=folder, HOME=str(folder))

@@ -138,6 +138,16 @@ def find_left_out(word: str, folder: Path, copied: CopiedFolder) -> str:
     return ""
 
 
+def find_link(word: str, folder: Path) -> str:
+    """The part of a word that names a link in `folder`, or a path behind one; "" if there is none."""
+    for part in _list_parts(word):
+        path = Path(os.path.normpath(part))
+        places = (place for place in (path, *path.parents) if place.name)  # the folder itself may be a link
+        if not path.is_absolute() and any(os.path.islink(folder / place) for place in places):
+            return part
+    return ""
+
+
 def _list_parts(word: str) -> list[str]:
     """The parts of a word that may be paths."""
     return [part for part in _PARTS.split(word) if part]
