@@ -306,6 +306,15 @@ def test_a_secret_is_refused_and_not_shown(folder: Path, key: str) -> None:
     assert secret not in done.stdout + done.stderr
 
 
+def test_a_setup_with_a_secret_by_name_is_refused_and_not_shown(folder: Path) -> None:
+    (folder / "train.py").write_text(HUGGING_FACE)
+    words = ("--set", 'prime_train.spot.setup=["pip install --token abcdefgh x"]', "--", "torchrun", "train.py")
+    done = spot(folder, "--gpus", "1xh100-80gb", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "it holds the secret of --token" in done.stderr
+    assert "abcdefgh" not in done.stderr
+
+
 def fill_folder(folder: Path) -> str:
     (folder / "out" / "checkpoint-5").mkdir(parents=True)
     return "is not empty"
@@ -316,6 +325,13 @@ def add_login(folder: Path) -> str:
     (folder / "keys" / "server.pem").write_text("")
     (folder / ".env").write_text("")
     return "names of secrets: .env, keys/server.pem"
+
+
+def add_clone(folder: Path) -> str:
+    for clone in (folder, folder / "third_party" / "x"):
+        (clone / ".git").mkdir(parents=True)
+        (clone / ".git" / "config").write_text("")
+    return "names of secrets: third_party/x/.git/"
 
 
 def add_large_file(folder: Path) -> str:
@@ -330,7 +346,7 @@ def link_script(folder: Path) -> str:
     return "'train.py' is a path of this machine"
 
 
-@pytest.mark.parametrize("spoil", [fill_folder, add_login, link_script])
+@pytest.mark.parametrize("spoil", [fill_folder, add_login, add_clone, link_script])
 def test_a_folder_that_cannot_be_copied_is_refused(folder: Path, spoil: Callable[[Path], str]) -> None:
     (folder / "train.py").write_text(HUGGING_FACE)
     refuse(folder, 1, spoil(folder), *WORDS)
@@ -363,6 +379,14 @@ def test_what_git_ignores_is_no_part_of_the_job(folder: Path) -> None:
     assert "not copied: keys/server.pem, because" in named.stderr
     (folder / ".skyignore").write_text("")  # git does not count beside it
     refuse(folder, 1, "names of secrets: .env, keys/server.pem", *WORDS)
+
+
+def test_a_link_in_the_folder_is_no_part_of_the_job(folder: Path) -> None:
+    (folder / "train.py").write_text(HUGGING_FACE)
+    (folder / "current.yaml").symlink_to("run.toml")
+    done = spot(folder, *WORDS, "--config=current.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "not copied: current.yaml, because it is or is behind a link" in " ".join(done.stderr.split())
 
 
 def test_the_home_folder_is_not_copied(folder: Path) -> None:

@@ -171,6 +171,16 @@ def test_the_first_records_of_a_table_decide_its_columns(tmp_path: Path) -> None
     assert (refused.returncode, "--task pretrain" in refused.stderr) == (1, True)
 
 
+def test_a_table_may_hold_numbers_that_json_has_not(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    large = pyarrow.array([2**64 - 1] * 2, pyarrow.uint64())
+    numbers = {"score": [float("nan"), float("inf")], "large": large}
+    _write_parquet(tmp_path / "words.parquet", {"text": ["some words"] * 2, **numbers})
+    done = prime_train("init", *_SFT, *_SMALL, "--task", "pretrain", "--data", "words.parquet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 records of words.parquet have text, score, large: text in text" in done.stderr
+
+
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "table.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
@@ -210,6 +220,7 @@ def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
         (("--trainer", "command", "--yes"), 2, "missing: --command"),
         (("--command", "python 'x"), 2, "close the quote"),
         (("--command", " "), 2, "no word"),
+        (("--command", "python x.py --api-key abcdefgh"), 2, "argument 3 of the command is a secret"),
         (("--command", "python x.py", "--gpus", "8xh100"), 2, "--gpus decides nothing of a command"),
         (("--command", "python x.py", "--trainer", "bundled"), 2, "--trainer decides nothing"),
     ],

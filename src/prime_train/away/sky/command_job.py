@@ -20,6 +20,7 @@ from prime_train.away.sky.workdir import (
     MOST_FILES,
     CopiedFolder,
     find_left_out,
+    find_link,
     find_local_path,
     is_inside,
     measure,
@@ -81,8 +82,11 @@ def _explain(command: CommandSpec, copied: CopiedFolder, gpus: int) -> Iterator[
     yield f"copied to the job: {command.cwd}, {size} in {counted(copied.files, 'file')}; {IGNORE} leaves files out"
     for word in (*command.argv, *command.env):
         path = find_left_out(word, Path(command.cwd), copied)
+        link = find_link(word, Path(command.cwd))
         if path and not Path(path).is_relative_to(command.checkpoints.dir):
             yield f"not copied: {path}, because {IGNORE} names it or git ignores it; setup can fetch it"
+        elif link and not Path(link).is_relative_to(command.checkpoints.dir):
+            yield f"not copied: {link}, because it is or is behind a link, which buckets do not hold; name its target"
     if command.processes != gpus:
         yield f"processes: {command.processes}, and the machine has {counted(gpus, 'GPU')}"
 
@@ -191,7 +195,7 @@ def _refuse_copied(folder: Path, copied: CopiedFolder) -> None:
         raise _error(
             f"command.cwd = {folder}",
             f"it has files with the names of secrets: {shown}{more}",
-            "the folder is copied into a bucket and to rented machines",
+            "the folder is copied into a bucket and to rented machines; .git/ of a clone in it may hold a login",
             leave_out,
         )
 

@@ -121,6 +121,7 @@ def check_portable(run: RunSpec, config: PlannedConfig, environment: Mapping[str
     # The job's file also has the folder of a command, and that of its checkpoints.
     folders = () if run.command is None else (run.command.cwd, run.command.checkpoints.dir)
     refusals.refuse_config("\n".join((config.text, *folders)), own_secrets(named, environment), config.path)
+    refusals.refuse_setup(run.prime_train.spot.setup, config.path)
     copied = {carried.local for carried in config.carried}
     left = tuple(path for path in refusals.find_paths(run, config.values) if path not in copied)
     refusals.refuse_paths(left, config.path)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from prime_train.away.sky.commands import AUTO, Cloud, list_ids
+from prime_train.away.sky.setup_secrets import find_named
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact
 from prime_train.spec import ENDLESS_STEPS, RunSpec
@@ -123,6 +124,15 @@ def refuse_config(text: str, hidden: Iterable[str], config: str) -> None:
         why = f"the config is a part of the job's script, and at most {_LONGEST_CONFIG:,} fit"
         fix = "shorten it: prompts and lists of files are usually the longest part"
         raise _error(config, f"it has {len(text):,} characters", why, fix)
+
+
+def refuse_setup(setup: Iterable[str], config: str) -> None:
+    """Raise UserError for a setup that gives a secret its value."""
+    name = next(find_named("\n".join(setup)), None)
+    if name is not None:
+        why = "the setup is a part of the job's file, and anyone who reads that file would have the secret"
+        fix = "take it out, revoke it, and fetch it there: from a store of secrets, or as $HF_TOKEN or $WANDB_API_KEY"
+        raise _error(f"{config}: prime_train.spot.setup", f"it holds the secret of {redact(name)}", why, fix)
 
 
 def refuse_paths(found: tuple[LocalPath, ...], config: str) -> None:

@@ -21,11 +21,11 @@ from prime_train.facts.probe_process import run_probe
 # ruff: noqa: PTH110, PTH111, PTH114, PTH117, PTH118, PTH207 - paths are texts here, because a large folder has many
 
 IGNORE = ".skyignore"
-_GIT = ".git"  # SkyPilot's copies to most stores leave it out
+_GIT = ".git"  # SkyPilot leaves out that of the folder itself, and copies each below it
 _GIT_S = 20.0
 MOST_FILES = 100_000
 _LIST_IGNORED = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
-_SECRET_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".kube"})
+_SECRET_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".kube", _GIT})  # .git/config has the logins of its remotes
 _SECRET_FILES = (
     *(".env", ".env.*", ".netrc", ".pypirc", ".npmrc", ".git-credentials"),
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem"),
@@ -51,11 +51,12 @@ class CopiedFolder(NamedTuple):
 def measure(folder: Path) -> CopiedFolder:
     """What SkyPilot copies of a folder. A link counts as nothing, because its target is not copied."""
     left_out = list_left_out(folder)
+    skipped = left_out | {_GIT}
     files = size_bytes = 0
     secrets: list[str] = []
     for place, folders, names in os.walk(folder):
         below = os.path.relpath(place, folder)
-        folders[:] = [name for name in folders if name != _GIT and _join(below, name) not in left_out]
+        folders[:] = [name for name in folders if _join(below, name) not in skipped]
         secrets += [f"{_join(below, name)}/" for name in folders if name in _SECRET_FOLDERS]
         for name in names:
             path = _join(below, name)
@@ -133,6 +134,16 @@ def find_left_out(word: str, folder: Path, copied: CopiedFolder) -> str:
     for part in _list_parts(word):
         path = Path(os.path.normpath(part))
         if any(str(place) in copied.left_out for place in (path, *path.parents)) and os.path.exists(folder / path):
+            return part
+    return ""
+
+
+def find_link(word: str, folder: Path) -> str:
+    """The part of a word that names a link in `folder`, or a path behind one; "" if there is none."""
+    for part in _list_parts(word):
+        path = Path(os.path.normpath(part))
+        places = (place for place in (path, *path.parents) if place.name)  # the folder itself may be a link
+        if not path.is_absolute() and any(os.path.islink(folder / place) for place in places):
             return part
     return ""
 

@@ -29,6 +29,7 @@ from prime_train.programs.prime_rl.install import list_install_lines
 from prime_train.rules import judge
 from prime_train.rules.judge import Verdict
 from prime_train.rules.rule import RULES
+from prime_train.supervise.launch.program import ProgramConfig
 from prime_train.views import findings as findings_view
 from prime_train.views.estimate import text as estimate_view
 from prime_train.views.estimate.document import document as estimate_document
@@ -90,7 +91,10 @@ def _propose_command(command: str, flags: Flags, path: str) -> Proposal:
         raise UserError("no word", "--command", "it is what starts the trainer", "--command 'torchrun train.py'")
     derived = derive(words, Path.cwd(), flags.name)
     notes = (*derived.notes, "sizes are those of the command: they are not known here, so none is chosen")
-    judged = _judge(detect.read(derived.text, path), ProbeOptions(flags.offline), _is_of_machine)
+    reading = detect.read(derived.text, path)
+    assert reading.run is not None, "the text is of this package"
+    program_of(reading.run).refuse(ProgramConfig(derived.text, "--command", reading.run))  # as `run` does: a secret
+    judged = _judge(reading, ProbeOptions(flags.offline), _is_of_machine)
     steps = (f"prime-train estimate --from-command {shlex.quote(command)}", *_list_commands(path))
     more: dict[str, Any] = {"trainer": COMMAND, "settings": [], "estimate": None}
     shown, document = _show(judged, "\n".join(notes)), _to_document(judged, derived.text, notes, more)

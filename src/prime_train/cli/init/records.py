@@ -141,7 +141,9 @@ def _read_record(named: str, file: Path, number: int, line: bytes) -> Mapping[st
     what = "has more than a megabyte"
     if len(line) <= LINE_BYTES:
         try:
-            record = outside.parse_json(line)
+            # A table may hold NaN and integers of any length in columns that are not trained on.
+            is_table = file.suffix == ".parquet"
+            record = outside.parse_json(line, not_finite=is_table, large=is_table)
         except ValueError:
             record = None
         if isinstance(record, dict):
