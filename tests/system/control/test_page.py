@@ -133,7 +133,7 @@ def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(t
         page.wait_for_selector(".notice")
         assert "accepted: taken <img" in page.inner_text("#notices")
         values = {"optim.lr": 0.0002}
-        assert taken[0].body == {"values": values, "why": "too fast", "by": "me", "expect": 1}
+        assert taken[0].body == {"values": values, "why": "too fast", "by": "me", "expected": 1}
         page.click("button[data-back='1']")
         assert "optim.clip_norm: 0.5 → 1" in page.inner_text("#preview")
         page.click("button[data-command=pause]")

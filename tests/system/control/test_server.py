@@ -21,8 +21,9 @@ from prime_train.core.errors import UserError
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, RequestAnswered
+from prime_train.supervise.answers.settings import read_change
 from prime_train.supervise.processes.lock import hold_run
-from prime_train.supervise.processes.requests import Request, RequestReader
+from prime_train.supervise.processes.requests import SETTINGS_REQUESTED, Request, RequestReader
 from tests.system.control.served import ANSWER_S, Served, serve
 from tests.unit.cli.commands import prime_train, wait_until
 from tests.unit.views.written_runs import DEATH, FIRST_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
@@ -157,13 +158,15 @@ def test_a_form_of_another_site_is_no_request(served: Served) -> None:
 
 
 def answer_requests(run_dir: RunDir, taken: list[Request], is_over: threading.Event) -> None:
-    """What a supervisor does with requests, without a trainer."""
+    """What a supervisor does with requests, without a trainer. A body that it could not read is refused."""
     reader, log = RequestReader(run_dir, own_identity()), EventLog(run_dir.events, "supervisor")
     while not is_over.wait(0.02):
         for found in reader.take(1):
             assert isinstance(found, Request)
             taken.append(found)
-            log.append(RequestAnswered(found.id, found.kind, "accepted", f"taken {HOSTILE}", "", ""))
+            answer = RequestAnswered(found.id, found.kind, "accepted", f"taken {HOSTILE}", "", "")
+            change = read_change(found) if found.kind == SETTINGS_REQUESTED else None
+            log.append(change if isinstance(change, RequestAnswered) else answer)
 
 
 def test_a_request_reaches_the_supervisor_once_and_its_answer_comes_back(tmp_path: Path) -> None:
@@ -175,7 +178,7 @@ def test_a_request_reaches_the_supervisor_once_and_its_answer_comes_back(tmp_pat
     with hold_run(run_dir), serve(tmp_path) as served:
         supervisor.start()
         wait_until(lambda: "small" in served.get("/api/state").document["runs"])
-        body = {"values": {"optim.lr": 2e-4}, "why": "too fast", "by": "me", "expect": 0}
+        body = {"values": {"optim.lr": 2e-4}, "why": "too fast", "by": "me", "expected": 0}
         request = {"run": "small", "kind": "settings_requested", "id": "a1", "body": body}
         answer = served.send(request)
         assert (answer.status, answer.document["outcome"]) == (200, "accepted")

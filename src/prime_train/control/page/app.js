@@ -263,8 +263,8 @@ function preview() {
   $("apply").disabled = !changes.length;
 }
 async function applyChanges() {
-  const expect = Math.max(0, ...detail.settings.map((one) => one.version));
-  const answer = await send("settings_requested", {values: edited(), why: $("why").value.trim(), by: $("by").value.trim() || "the page", expect});
+  const expected = Math.max(0, ...detail.settings.map((one) => one.version));
+  const answer = await send("settings_requested", {values: edited(), why: $("why").value.trim(), by: $("by").value.trim() || "the page", expected});
   if (answer && answer.outcome !== "refused") resetEditor();
 }
 
