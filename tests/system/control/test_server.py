@@ -273,14 +273,14 @@ def test_a_port_in_use_has_a_message_of_four_parts(folder: Path) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        done = prime_train("control", "--port", str(port), "--no-browser", cwd=folder)
+        done = prime_train("control", "--port", str(port), cwd=folder)
     assert done.returncode == 4
     assert f"port {port} is in use" in done.stderr
     assert "--port N" in done.stderr
 
 
 def test_without_runs_there_is_nothing_to_show(tmp_path: Path) -> None:
-    done = prime_train("control", "--no-browser", cwd=tmp_path)
+    done = prime_train("control", cwd=tmp_path)
     assert done.returncode == 2
     assert "there is no run to show" in done.stderr
     assert list(tmp_path.iterdir()) == []
