@@ -199,9 +199,11 @@ function showCommands(row) {
   if (row.supervised) {
     if (row.state === "paused") buttons.push(command("Resume", {command: "resume"}, "Go on from the newest checkpoint?"));
     else buttons.push(command("Save now", {command: "checkpoint"}, "Save a checkpoint at the next step?"), command("Pause", {command: "pause"}, "Save, end the processes and free the GPUs until the run is resumed?"));
-    buttons.push(command("Stop", {}, "Save a checkpoint and end the run? The command that started it resumes it.", "stop_requested"));
+    // A second stop would end the run without a checkpoint.
+    if (!row.stopping) buttons.push(command("Stop", {}, "Save a checkpoint and end the run? The command that started it resumes it.", "stop_requested"));
   }
-  if ($("commands").dataset.of !== `${chosen}/${row.state}/${row.supervised}`) { $("commands").replaceChildren(...buttons); $("commands").dataset.of = `${chosen}/${row.state}/${row.supervised}`; }
+  const shown = `${chosen}/${row.state}/${row.supervised}/${row.stopping}`;
+  if ($("commands").dataset.of !== shown) { $("commands").replaceChildren(...buttons); $("commands").dataset.of = shown; }
 }
 function showCheckpoints(row) {
   const found = detail.checkpoints, parent = $("checkpoints");
