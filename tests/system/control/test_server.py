@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from prime_train.cli.control import control
+from prime_train.control.watcher import Watcher
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
@@ -293,6 +295,31 @@ def test_without_the_extra_the_message_names_it(tmp_path: Path, monkeypatch: pyt
         control.control()
     assert "prime-train[control]" in raised.value.fix
     assert raised.value.exit_code == 4
+
+
+def test_a_look_that_fails_does_not_end_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette.applications import Starlette
+
+    from prime_train.control.server import Controller
+
+    watcher, failed, looked = Watcher(tmp_path), threading.Event(), threading.Event()
+
+    def fail_once() -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a bug")
+        looked.set()
+        return False
+
+    async def follow() -> None:
+        async with Controller(watcher).live(Starlette()):
+            await asyncio.to_thread(looked.wait, ANSWER_S)
+
+    monkeypatch.setattr(watcher, "look", fail_once)
+    asyncio.run(follow())
+    assert looked.is_set()
+    remark = watcher.stream.snapshot().document["controller"]["remark"]
+    assert remark == "the runs cannot be read: RuntimeError: a bug"
 
 
 def test_top_prints_a_table_where_there_is_no_terminal(folder: Path) -> None:

@@ -61,7 +61,8 @@ function showRuns() {
   const all = Object.keys(model.runs).length, live = Object.values(model.runs).filter((row) => row.supervised).length;
   $("shown").textContent = runs.length > ROWS_SHOWN ? `the first ${ROWS_SHOWN} of ${runs.length}; filter for the others` : "";
   const unread = model.controller.unread ? `, ${model.controller.unread} not read yet` : "";
-  $("totals").textContent = `${all} runs, ${live} live${unread}`;
+  const remark = model.controller.remark ? `; ${model.controller.remark}` : "";
+  $("totals").textContent = `${all} runs, ${live} live${unread}${remark}`;
   $("folder").textContent = model.controller.folder ?? "";
 }
 function runRow(name, row) {
