@@ -33,7 +33,7 @@ def hand_on(watcher: Watcher, found: Any) -> dict[str, Any]:
     if run_dir is None or row is None:
         raise UserError(f"no run {shorten(name)!r}", str(watcher.root), "its folder is gone", "reload the page")
     if kind == STOP_REQUESTED:
-        holder = request_stop(run_dir, row["attempt"])
+        holder = request_stop(run_dir, row["attempt"], request_id)
         what = f"process {holder.identity.pid} saves a checkpoint and ends the run"
         return {
             "outcome": "accepted",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -35,6 +36,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.outside import MARK_BYTES, parse_json
 
 MOST_READERS = 32  # of the stream
+_LOGGER = logging.getLogger("uvicorn.error")  # the log of the server, on stderr
 _AT_WORK = 16  # requests that wait for a supervisor; more are refused
 _COOKIE_S = 30 * 24 * 3600
 _PAGE = {
@@ -138,9 +140,18 @@ class Controller:
         self._thread = threading.Thread(target=self._follow, name="watcher", daemon=True)
 
     def _follow(self) -> None:
+        told = ""
         while not self._ending.is_set():
             began_s = time.monotonic()
-            self._watcher.look()
+            try:
+                self._watcher.look()
+            except Exception as error:  # without this thread the page would stand still and say that it is live
+                problem = f"{type(error).__name__}: {error}"
+                # Once, because a look that fails is repeated four times per second.
+                if problem != told:
+                    _LOGGER.exception("the runs cannot be read")
+                told = problem
+                self._watcher.report(problem)
             self._ending.wait(self._watcher.pause_s(time.monotonic() - began_s))
 
     @contextlib.asynccontextmanager

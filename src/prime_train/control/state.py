@@ -50,6 +50,8 @@ def make_row(run: FollowedRun, now_s: float) -> Document:
         "device": shorten(state.started.device) if state.started else None,
         "newest_complete": status.newest_complete,
         "saving": state.saving_step,
+        # A pause or a drain ends an attempt only, so the run may be asked to stop meanwhile.
+        "stopping": state.stop_requested_s is not None and state.halt is None,
         "usd": _usd(run, now_s),
         "wandb": run.link,
         "damage": run.damage or None,

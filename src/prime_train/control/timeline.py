@@ -51,10 +51,11 @@ def make_entry(record: Record, state: State, seen_attempts: set[int]) -> Entry |
 def shorten(value: Any) -> Any:
     """A value from a run as JSON: texts without control characters, texts and lists cut to a bounded length."""
     if isinstance(value, str):
-        text = sanitize(value)
+        # A lone surrogate, as Python reads a byte that is not UTF-8, cannot be sent.
+        text = sanitize(value).encode("utf-8", "replace").decode("utf-8")
         return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     if isinstance(value, dict):
-        return {str(name)[:_LONGEST]: shorten(inner) for name, inner in list(value.items())[:_MOST_ITEMS]}
+        return {shorten(str(name)): shorten(inner) for name, inner in list(value.items())[:_MOST_ITEMS]}
     if isinstance(value, list | tuple):
         return [shorten(inner) for inner in value[:_MOST_ITEMS]]
     if isinstance(value, float) and value - value != 0.0:  # JSON has neither nan nor infinity

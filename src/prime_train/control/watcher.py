@@ -21,7 +21,7 @@ from prime_train.control.followed import FollowedRun, fingerprint
 from prime_train.control.index import Index, IndexedRun
 from prime_train.control.state import make_detail, make_row, map_devices
 from prime_train.control.stream import Stream
-from prime_train.control.timeline import find_failures
+from prime_train.control.timeline import find_failures, shorten
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views.run.runs import RUNS, is_run
@@ -33,6 +33,7 @@ _READING_S = 0.1  # CPU time in one look, for runs that were not read yet
 _PAUSE_S = 0.02  # between looks while such runs are left, for the requests of the page
 _COMPARED = 50  # ended runs in one look
 _FAILURES_SENT = 20  # of a run; its details have more
+_NAMED = 5  # names in a remark
 _OPEN_KEPT = 8  # ended runs whose details were asked for
 
 
@@ -56,6 +57,8 @@ class Watcher:
         self._machines: dict[str, dict[str, dict[str, Any]]] = {}  # of each live run
         self._to_keep: dict[str, IndexedRun] = {}
         self._listed_s = -math.inf
+        self._left_out: list[str] = []  # names that are not UTF-8, as a reader may write them
+        self._problem = ""  # why the latest look has failed
         self._compared = ""  # the name of the ended run that was compared last
         self._publish()
 
@@ -81,7 +84,14 @@ class Watcher:
             if self._index is not None and self._to_keep:
                 self._index.keep(self._to_keep)
             self._to_keep = {}
+            self._problem = ""
             return self._publish()
+
+    def report(self, problem: str) -> None:
+        """Publish why a look has failed. What is shown stays as it was, until a look succeeds."""
+        with self._lock:
+            self._problem = shorten(problem)
+            self._publish()
 
     def _publish(self) -> bool:
         return self.stream.publish(
@@ -90,13 +100,22 @@ class Watcher:
                 "machines": self._join_machines(),
                 "failures": dict(self._failures),
                 "controller": {
-                    "folder": str(self._root),
+                    "folder": shorten(str(self._root)),
                     # Before the first look it is not known which runs there are.
                     "is_complete": not self._unread and self._listed_s > -math.inf,
                     "unread": len(self._unread),
+                    "remark": self._describe_trouble(),
                 },
             }
         )
+
+    def _describe_trouble(self) -> str:
+        """What the page lacks, and why; "" if it shows everything."""
+        texts = [f"the runs cannot be read: {self._problem}"] if self._problem else []
+        if self._left_out:
+            named = ", ".join(self._left_out[:_NAMED])
+            texts.append(f"{len(self._left_out)} left out, because the name is not UTF-8: {named}")
+        return "; ".join(texts)
 
     def _join_machines(self) -> dict[str, dict[str, Any]]:
         """The machines of all live runs. One that a single run uses is the same object until that run changes."""
@@ -152,6 +171,10 @@ class Watcher:
         names = set()
         with contextlib.suppress(OSError), os.scandir(self._root) as entries:
             names = {entry.name for entry in islice(entries, MOST_RUNS) if not entry.name.startswith(".")}
+        # Neither JSON nor the index can hold such a name, so one of them would keep all runs from the page.
+        unfit = {name for name in names if not _is_utf8(name)}
+        names -= unfit
+        self._left_out = sorted(ascii(name)[1:-1] for name in unfit if _is_run(self._root / name))
         known = {*self._live, *self._ended, *self._unread}
         new = sorted(name for name in names - known if _is_run(self._root / name))
         # A reader of the page wants the runs that train; the others follow.
@@ -220,6 +243,11 @@ class Watcher:
         self._machines.pop(run.name, None)
         ended = IndexedRun(seen, self._rows[run.name], self._failures.get(run.name, []))
         self._ended[run.name] = self._to_keep[run.name] = ended
+
+
+def _is_utf8(name: str) -> bool:
+    """Whether the bytes of a name are UTF-8. Python reads others as lone surrogates, which no UTF-8 text has."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _is_run(path: Path) -> bool:

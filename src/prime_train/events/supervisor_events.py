@@ -102,7 +102,7 @@ class RequestAnswered:
 
     kind: ClassVar[str] = "request_answered"
     request_id: str
-    request: str  # its kind: "settings_requested", "command_requested"
+    request: str  # its kind: "settings_requested", "command_requested", "stop_requested"
     outcome: str  # "accepted", "done", "refused"; "failed" = it was accepted, and could not be done
     what: str
     why: str = ""

@@ -77,7 +77,7 @@ class Served(NamedTuple):
 @contextlib.contextmanager
 def serve(folder: Path, port: int = 0) -> Iterator[Served]:
     """`prime-train control` in a folder; it is ended as Ctrl-C ends it."""
-    command = [str(PROGRAM), "control", "--port", str(port), "--json", "--no-browser"]
+    command = [str(PROGRAM), "control", "--port", str(port), "--json"]
     process = subprocess.Popen(command, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from prime_train.core.rundir import RunDir
-from prime_train.events import AttemptEnded, LaunchAsked, Progress, TrainerStarted
+from prime_train.events import AttemptEnded, LaunchAsked, Progress, StopAsked, TrainerStarted
+from prime_train.supervise.core.state import STOP_COMMAND
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.processes.requests import Request
 from tests.system.control.served import ANSWER_S, serve
@@ -133,7 +134,7 @@ def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(t
         page.wait_for_selector(".notice")
         assert "accepted: taken <img" in page.inner_text("#notices")
         values = {"optim.lr": 0.0002}
-        assert taken[0].body == {"values": values, "why": "too fast", "by": "me", "expect": 1}
+        assert taken[0].body == {"values": values, "why": "too fast", "by": "me", "expected": 1}
         page.click("button[data-back='1']")
         assert "optim.clip_norm: 0.5 → 1" in page.inner_text("#preview")
         page.click("button[data-command=pause]")
@@ -160,6 +161,16 @@ def test_texts_of_a_run_stay_texts(tmp_path: Path, page: Page) -> None:
         wait(page, "document.getElementById('dialog-body').textContent.includes('<script>')")
         assert page.inner_text("#dialog-title").startswith(HOSTILE)
         assert page.evaluate("document.querySelectorAll('img, main script').length") == 0
+
+
+def test_a_run_that_was_asked_to_stop_has_no_button_for_a_second_stop(tmp_path: Path, page: Page) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    with hold_run(run_dir), serve(tmp_path) as served:
+        page.goto(served.url)
+        page.wait_for_selector("button[data-command=stop]")
+        asked = (*FIRST_ATTEMPT, (10.5, "supervisor", StopAsked(STOP_COMMAND)))
+        write_events(run_dir, records(asked)[-1:])
+        page.wait_for_selector("button[data-command=stop]", state="detached")
 
 
 def test_a_viewer_has_no_buttons(tmp_path: Path, page: Page) -> None:

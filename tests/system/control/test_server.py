@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -17,12 +18,14 @@ from typing import Any
 import pytest
 
 from prime_train.cli.control import control
+from prime_train.control.watcher import Watcher
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, RequestAnswered
+from prime_train.supervise.answers.settings import read_change
 from prime_train.supervise.processes.lock import hold_run
-from prime_train.supervise.processes.requests import Request, RequestReader
+from prime_train.supervise.processes.requests import SETTINGS_REQUESTED, Request, RequestReader
 from tests.system.control.served import ANSWER_S, Served, serve
 from tests.unit.cli.commands import prime_train, wait_until
 from tests.unit.views.written_runs import DEATH, FIRST_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
@@ -157,13 +160,15 @@ def test_a_form_of_another_site_is_no_request(served: Served) -> None:
 
 
 def answer_requests(run_dir: RunDir, taken: list[Request], is_over: threading.Event) -> None:
-    """What a supervisor does with requests, without a trainer."""
+    """What a supervisor does with requests, without a trainer. A body that it could not read is refused."""
     reader, log = RequestReader(run_dir, own_identity()), EventLog(run_dir.events, "supervisor")
     while not is_over.wait(0.02):
         for found in reader.take(1):
             assert isinstance(found, Request)
             taken.append(found)
-            log.append(RequestAnswered(found.id, found.kind, "accepted", f"taken {HOSTILE}", "", ""))
+            answer = RequestAnswered(found.id, found.kind, "accepted", f"taken {HOSTILE}", "", "")
+            change = read_change(found) if found.kind == SETTINGS_REQUESTED else None
+            log.append(change if isinstance(change, RequestAnswered) else answer)
 
 
 def test_a_request_reaches_the_supervisor_once_and_its_answer_comes_back(tmp_path: Path) -> None:
@@ -175,7 +180,7 @@ def test_a_request_reaches_the_supervisor_once_and_its_answer_comes_back(tmp_pat
     with hold_run(run_dir), serve(tmp_path) as served:
         supervisor.start()
         wait_until(lambda: "small" in served.get("/api/state").document["runs"])
-        body = {"values": {"optim.lr": 2e-4}, "why": "too fast", "by": "me", "expect": 0}
+        body = {"values": {"optim.lr": 2e-4}, "why": "too fast", "by": "me", "expected": 0}
         request = {"run": "small", "kind": "settings_requested", "id": "a1", "body": body}
         answer = served.send(request)
         assert (answer.status, answer.document["outcome"]) == (200, "accepted")
@@ -270,14 +275,14 @@ def test_a_port_in_use_has_a_message_of_four_parts(folder: Path) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        done = prime_train("control", "--port", str(port), "--no-browser", cwd=folder)
+        done = prime_train("control", "--port", str(port), cwd=folder)
     assert done.returncode == 4
     assert f"port {port} is in use" in done.stderr
     assert "--port N" in done.stderr
 
 
 def test_without_runs_there_is_nothing_to_show(tmp_path: Path) -> None:
-    done = prime_train("control", "--no-browser", cwd=tmp_path)
+    done = prime_train("control", cwd=tmp_path)
     assert done.returncode == 2
     assert "there is no run to show" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -290,6 +295,31 @@ def test_without_the_extra_the_message_names_it(tmp_path: Path, monkeypatch: pyt
         control.control()
     assert "prime-train[control]" in raised.value.fix
     assert raised.value.exit_code == 4
+
+
+def test_a_look_that_fails_does_not_end_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette.applications import Starlette
+
+    from prime_train.control.server import Controller
+
+    watcher, failed, looked = Watcher(tmp_path), threading.Event(), threading.Event()
+
+    def fail_once() -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a bug")
+        looked.set()
+        return False
+
+    async def follow() -> None:
+        async with Controller(watcher).live(Starlette()):
+            await asyncio.to_thread(looked.wait, ANSWER_S)
+
+    monkeypatch.setattr(watcher, "look", fail_once)
+    asyncio.run(follow())
+    assert looked.is_set()
+    remark = watcher.stream.snapshot().document["controller"]["remark"]
+    assert remark == "the runs cannot be read: RuntimeError: a bug"
 
 
 def test_top_prints_a_table_where_there_is_no_terminal(folder: Path) -> None:

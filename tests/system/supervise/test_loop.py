@@ -385,6 +385,20 @@ def test_two_requests_at_once_are_one_wish(start: Callable[..., Supervised], run
     assert sum(isinstance(record.event, StopAsked) for record in read(run_dir.events)) == 2
 
 
+def test_a_stop_that_is_repeated_with_its_id_is_one_stop(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    supervised = start("deaf", *SLOWLY, "policy.stop_grace_s=600")
+    supervised.until(training)
+    request_stop(run_dir, 1, "lost")
+    supervised.until(lambda state: "lost" in state.answered)
+    request_stop(run_dir, 1, "lost")
+    request_stop(run_dir, 1, "lost")
+    assert sum(isinstance(record.event, StopAsked) for record in read(run_dir.events)) == 1
+    state = state_of(run_dir)
+    assert not state.stop_at_once
+    os.kill(trainer_pid(state), signal.SIGKILL)
+    assert supervised.end() == 75
+
+
 def test_a_request_reaches_a_supervisor_that_ctrl_z_stopped(start: Callable[..., Supervised], run_dir: RunDir) -> None:
     supervised = start("finish", *SLOWLY)
     supervised.until(training)

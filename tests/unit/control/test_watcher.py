@@ -173,6 +173,28 @@ def test_texts_of_a_run_are_bounded_and_have_no_control_characters(tmp_path: Pat
     assert len(text) < 60_000
 
 
+def test_a_name_that_is_not_utf8_is_left_out_with_a_remark(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", (*FIRST_ATTEMPT, *DEATH))
+    write_run(tmp_path / "runs" / os.fsdecode(b"b\xff"), WHOLE_LIFE)
+    watcher = Watcher(tmp_path, open_index(tmp_path), clock=lambda: NOW_S)
+    assert list(look_at_all(watcher)["runs"]) == ["a"]
+    document = watcher.stream.snapshot().document
+    assert json.dumps(document, ensure_ascii=False).encode()
+    assert document["controller"]["remark"] == "1 left out, because the name is not UTF-8: b\\udcff"
+
+
+def test_a_look_that_failed_is_told_until_one_succeeds(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", WHOLE_LIFE)
+    watcher = Watcher(tmp_path, clock=lambda: NOW_S)
+    look_at_all(watcher)
+    watcher.report("OSError: \udcff")
+    document = watcher.stream.snapshot().document
+    assert document["controller"]["remark"] == "the runs cannot be read: OSError: ?"
+    assert list(document["runs"]) == ["a"]
+    watcher.look()
+    assert watcher.stream.snapshot().document["controller"]["remark"] == ""
+
+
 def test_a_name_leads_to_no_other_folder(tmp_path: Path) -> None:
     write_run(tmp_path / "elsewhere", WHOLE_LIFE)
     write_run(tmp_path / "runs" / "a", WHOLE_LIFE)

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import webbrowser
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +23,6 @@ def control(
         int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")
     ] = PORT,
     as_json: AsJson = False,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open no browser.")] = False,
     _no_color: NoColor = False,
 ) -> None:
     """Show all runs of this folder on a page: devices, curves, failures, settings, logs.
@@ -38,7 +36,7 @@ def control(
 
       prime-train control
 
-      prime-train control --port 0 --json --no-browser
+      prime-train control --port 0 --json
     """
     _check_extra()
     here = Path.cwd()
@@ -60,14 +58,12 @@ def control(
         document = {"version": 1, "url": url, "viewer_url": viewer_url, "pid": os.getpid(), "runs": str(here / RUNS)}
         typer.echo(json.dumps(document))
     else:
+        # No browser is started, because every user of the machine could read the token in its arguments.
         typer.echo(f"runs in {here / RUNS}\n  page         {url}\n  only to read {viewer_url}")
         typer.echo("Ctrl-C ends the page; runs go on", err=True)
     sys.stdout.flush()
     index = Index(folder / "index.sqlite")
     watcher = Watcher(here, index)
-    # Without a screen, a browser for the terminal would take this one.
-    if not (no_browser or as_json) and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        webbrowser.open(url)
     with suppress(KeyboardInterrupt):  # the server has closed everything by then
         serve(watcher, listener, tokens)
     index.close()

@@ -61,7 +61,8 @@ function showRuns() {
   const all = Object.keys(model.runs).length, live = Object.values(model.runs).filter((row) => row.supervised).length;
   $("shown").textContent = runs.length > ROWS_SHOWN ? `the first ${ROWS_SHOWN} of ${runs.length}; filter for the others` : "";
   const unread = model.controller.unread ? `, ${model.controller.unread} not read yet` : "";
-  $("totals").textContent = `${all} runs, ${live} live${unread}`;
+  const remark = model.controller.remark ? `; ${model.controller.remark}` : "";
+  $("totals").textContent = `${all} runs, ${live} live${unread}${remark}`;
   $("folder").textContent = model.controller.folder ?? "";
 }
 function runRow(name, row) {
@@ -199,9 +200,11 @@ function showCommands(row) {
   if (row.supervised) {
     if (row.state === "paused") buttons.push(command("Resume", {command: "resume"}, "Go on from the newest checkpoint?"));
     else buttons.push(command("Save now", {command: "checkpoint"}, "Save a checkpoint at the next step?"), command("Pause", {command: "pause"}, "Save, end the processes and free the GPUs until the run is resumed?"));
-    buttons.push(command("Stop", {}, "Save a checkpoint and end the run? The command that started it resumes it.", "stop_requested"));
+    // A second stop would end the run without a checkpoint.
+    if (!row.stopping) buttons.push(command("Stop", {}, "Save a checkpoint and end the run? The command that started it resumes it.", "stop_requested"));
   }
-  if ($("commands").dataset.of !== `${chosen}/${row.state}/${row.supervised}`) { $("commands").replaceChildren(...buttons); $("commands").dataset.of = `${chosen}/${row.state}/${row.supervised}`; }
+  const shown = `${chosen}/${row.state}/${row.supervised}/${row.stopping}`;
+  if ($("commands").dataset.of !== shown) { $("commands").replaceChildren(...buttons); $("commands").dataset.of = shown; }
 }
 function showCheckpoints(row) {
   const found = detail.checkpoints, parent = $("checkpoints");
@@ -263,8 +266,8 @@ function preview() {
   $("apply").disabled = !changes.length;
 }
 async function applyChanges() {
-  const expect = Math.max(0, ...detail.settings.map((one) => one.version));
-  const answer = await send("settings_requested", {values: edited(), why: $("why").value.trim(), by: $("by").value.trim() || "the page", expect});
+  const expected = Math.max(0, ...detail.settings.map((one) => one.version));
+  const answer = await send("settings_requested", {values: edited(), why: $("why").value.trim(), by: $("by").value.trim() || "the page", expected});
   if (answer && answer.outcome !== "refused") resetEditor();
 }
 

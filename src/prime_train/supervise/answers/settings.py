@@ -67,7 +67,7 @@ class SettingsRequests:
         """Answer a request at once if it cannot be accepted, else check it after those before it."""
         if any(each.id == request.id for each in self._waiting):  # its writer repeats it
             return
-        asked = _read_body(request)
+        asked = read_change(request)
         if isinstance(asked, RequestAnswered):
             yield asked
         elif len(self._waiting) >= _MOST_WAITING:
@@ -189,7 +189,7 @@ class SettingsChild(NamedTuple):
         self.inbox.put(SettingsChecked(self.request_id, answer if isinstance(answer, dict) else {}, problem))
 
 
-def _read_body(request: Request) -> ChangeRequest | RequestAnswered:
+def read_change(request: Request) -> ChangeRequest | RequestAnswered:
     """The request, or the answer to a body that is none: any process of the user may have written it."""
     values, expected = request.body.get("values"), request.body.get("expected")
     by, why = request.body.get("by", ""), request.body.get("why", "")

@@ -200,10 +200,15 @@ class _Supervision:
         # A list, because each event changes the state that the reader was called with.
         for found in list(islice(self._requests.take(self.state.attempt_number), MOST_REQUESTS)):
             match found:
-                case Request(kind=requests.STOP_REQUESTED):
-                    self._journal.append(events.StopAsked(STOP_COMMAND))
                 # A writer that saw no answer repeats its request, which must not be acted on twice.
-                case Request(id=request_id) if request_id not in self.state.answered:
+                case Request(id=request_id) if request_id and request_id in self.state.answered:
+                    pass
+                case Request(kind=requests.STOP_REQUESTED, id=request_id):
+                    self._journal.append(events.StopAsked(STOP_COMMAND))
+                    if request_id:
+                        what = "the run saves a checkpoint and ends"
+                        self._journal.append(events.RequestAnswered(request_id, found.kind, "accepted", what))
+                case Request():
                     for event in self._answers.answer(found, self.state):
                         self._journal.append(event)
                 case RequestRefusal(path=path, why=why):

@@ -140,11 +140,12 @@ class RequestReader:
         return Request(found["kind"], request_id, body)
 
 
-def request_stop(run_dir: RunDir, attempt: int = 0) -> Holder:
+def request_stop(run_dir: RunDir, attempt: int = 0, request_id: str = "") -> Holder:
     """Request a checkpoint and the end of the run. Returns the supervisor. Raises UserError if that is not possible.
 
     `attempt`: the newest one; 0 if there is none. A supervisor without a folder of requests, or one that reads none
-    within `ANSWER_S`, gets SIGTERM.
+    within `ANSWER_S`, gets SIGTERM. `request_id`: a file with it is acted on once; "" makes each call a request of its
+    own, and a second one ends the run at once.
     """
     found = find_holder(run_dir)
     if found is None:
@@ -155,7 +156,7 @@ def request_stop(run_dir: RunDir, attempt: int = 0) -> Holder:
         fix = f"ssh {found.host} kill -TERM {found.identity.pid}"
         raise UserError(what, str(run_dir.lock), "a signal does not reach another machine", fix, ExitCode.OUT_OF_REACH)
     try:
-        if not _request_by_file(run_dir, attempt, found):
+        if not _request_by_file(run_dir, attempt, found, request_id):
             _signal(run_dir, found, signal.SIGTERM, signal.SIGCONT)
     except PermissionError:
         what = f"process {found.identity.pid} belongs to another user"
@@ -164,13 +165,13 @@ def request_stop(run_dir: RunDir, attempt: int = 0) -> Holder:
     return found
 
 
-def _request_by_file(run_dir: RunDir, attempt: int, holder: Holder) -> bool:
+def _request_by_file(run_dir: RunDir, attempt: int, holder: Holder, request_id: str) -> bool:
     """Whether the supervisor has read a request. Raises PermissionError if it belongs to another user."""
     folder = run_dir.requests(attempt)
     if folder.is_symlink() or not folder.is_dir():
         return False
     try:
-        request = write_request(folder, STOP_REQUESTED, holder.identity)
+        request = write_request(folder, STOP_REQUESTED, holder.identity, request_id)
     except OSError:
         return False
     try:
