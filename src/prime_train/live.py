@@ -381,6 +381,8 @@ class _Settings:
     def go_to(self, version: int) -> None:
         while self.version < version:
             self.version += 1
+            if os.path.lexists(self.path(self.version).removesuffix("json") + "dropped"):
+                continue  # the run went back to a step before it
             try:
                 with open(self.path(self.version), encoding="utf-8") as file:
                     values = json.loads(file.read(_LONGEST_PLAN))["values"]

@@ -1,7 +1,8 @@
 """The plan files of a run: each has the values of one change of settings. Reads and writes them, judges no value.
 
 `settings/000001.json` of the run directory is version 1. The supervisor writes it once, and no later change
-touches it. Standard library only.
+touches it. `settings/000001.dropped` beside it says that the run went back to a step before the change, so it has no
+values any more. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ _NAME = re.compile(r"(\d{6})\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePlan:
-    """One change. `values` and `before`: dotted key -> a TOML value, None for a key that is unset."""
+    """One change. `values` and `before`: dotted key -> a TOML value, None for a key that is unset.
+
+    Only a dropped plan has no values.
+    """
 
     version: int
     values: Mapping[str, Any]
@@ -44,7 +48,21 @@ def plan_path(folder: Path, version: int) -> Path:
 
 def read_plan(folder: Path, version: int) -> ChangePlan:
     """The plan of a version. Raises OSError, and ValueError for a file that is no plan of this version."""
-    return parse_plan(outside.read_json(plan_path(folder, version), MARK_BYTES, within=folder), version)
+    plan = parse_plan(outside.read_json(plan_path(folder, version), MARK_BYTES, within=folder), version)
+    return replace(plan, values={}) if is_dropped(folder, version) else plan
+
+
+def is_dropped(folder: Path, version: int) -> bool:
+    return os.path.lexists(plan_path(folder, version).with_suffix(".dropped"))
+
+
+def drop_plan(folder: Path, version: int) -> None:
+    """Take the values of a plan away from each later reader. Raises OSError.
+
+    Its version stays, so no other change gets it.
+    """
+    make_folder(folder)
+    write_atomic(plan_path(folder, version).with_suffix(".dropped"), "")
 
 
 def parse_plan(found: Any, version: int) -> ChangePlan:

@@ -30,6 +30,7 @@ from prime_train.supervise.launch.run_directory import (
     ChangedValue,
     Opened,
     Resume,
+    drop_later_changes,
     finish_opening,
     read_earlier,
     read_run_spec,
@@ -203,6 +204,7 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, 
     refuse_earlier_end(run, earlier, resume, found, run_dir)
     hashes = program.keeps_hashes
     aside = set_newer_aside(resume, found, places, run_dir, _name_aside, hashes=hashes, writes=writes)
+    notes += drop_later_changes(resume, earlier, run_dir, writes=writes)
     last, old_last = run.run.max_steps, (earlier.run or run).run.max_steps
     otherwise = f"continues to step {last}; it began for {old_last}" if last != old_last else ""
     opened = finish_opening(text, run, run_dir, earlier, (*notes, *aside), rewound=bool(aside), otherwise=otherwise)

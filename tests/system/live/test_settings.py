@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from prime_train import live
-from prime_train.core.plans import ChangePlan, write_plan
+from prime_train.core.plans import ChangePlan, drop_plan, write_plan
 
 ALONE = """
 import json, sys
@@ -78,6 +78,13 @@ def test_a_resumed_script_makes_the_changes_at_their_steps(tmp_path: Path) -> No
     found = run_alone(tmp_path, 2, **{live.APPLIED_ENV: str(applied)})
     # Version 3 has no step yet: it comes as soon as those before it are in force.
     assert found == {"3": {"lr": 0.1}, "4": {"lr": 0.1}, "5": {"lr": 0.3}, "6": {"lr": 0.3}}
+
+
+def test_a_dropped_change_does_not_come_again(tmp_path: Path) -> None:
+    for version, rate in enumerate((0.1, 0.2), 1):
+        write_plan(tmp_path / "settings", ChangePlan(version=version, values={"lr": rate}, before={}))
+    drop_plan(tmp_path / "settings", 2)
+    assert run_alone(tmp_path, 0) == {str(step): {"lr": 0.1} for step in range(1, 7)}
 
 
 def test_two_ranks_change_at_the_same_step(tmp_path: Path) -> None:

@@ -151,6 +151,22 @@ def test_a_sweep_ends_the_run_and_spares_the_rest(tmp_path: Path) -> None:
         child.wait()
 
 
+def test_a_sweep_spares_what_a_spared_child_starts(tmp_path: Path) -> None:
+    """A test of GPUs starts two ranks: killed by the end of an attempt, they would make a healthy GPU a failed one."""
+    others = process.list_own_children()
+    tested = subprocess.Popen(
+        ["bash", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert tested.stdout is not None
+    rank, leader = identify(int(tested.stdout.readline())), identify(tested.pid)
+    assert rank is not None
+    assert leader is not None
+    assert sweep(tmp_path, (*others, leader)) == []
+    assert rank.alive
+    assert sweep(tmp_path, others) == []
+    assert not rank.alive
+
+
 def identify_ticks(pid: int) -> int:
     found = identify(pid)
     assert found is not None

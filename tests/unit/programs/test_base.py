@@ -9,8 +9,18 @@ import pytest
 
 from prime_train.checkpoints.layout import newest_complete, write_manifest
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.plans import ChangePlan, read_plan, write_plan
 from prime_train.core.rundir import RunDir
-from prime_train.events import AttemptEnded, BatchShrunk, EventLog, LaunchAsked, Progress, RunClosed, RunOpened
+from prime_train.events import (
+    AttemptEnded,
+    BatchShrunk,
+    EventLog,
+    LaunchAsked,
+    Progress,
+    RunClosed,
+    RunOpened,
+    SettingsApplied,
+)
 from prime_train.programs.bundled import PROGRAM
 from prime_train.spec import (
     Batch,
@@ -338,6 +348,28 @@ def test_opening_without_a_text_writes_and_renames_nothing(run_dir: RunDir) -> N
     assert "kept as step_20.set_aside" in opened.notes[0]
     assert sorted(os.listdir(run_dir.checkpoints)) == ["step_10", "step_20"]
     assert PROGRAM.open_run(None, spec(30), run_dir).notes == ("continues to step 30; it began for 40",)
+
+
+def test_going_back_drops_the_changes_after_the_step_and_a_kill_drops_none(run_dir: RunDir) -> None:
+    PROGRAM.open_run(TEXT, spec(), run_dir)
+    for step in (10, 20):
+        save(run_dir, step)
+    EventLog(run_dir.events, "supervisor").append(LaunchAsked(1, 0))
+    trainer = EventLog(run_dir.events, "trainer-001-rank0")
+    for version, step in ((1, 10), (2, 11)):
+        write_plan(run_dir.settings, ChangePlan(version=version, values={"optim.lr": 1.0}, before={}))
+        trainer.append(SettingsApplied(1, version, step, (), 40))
+
+    def left() -> list[bool]:
+        return [bool(read_plan(run_dir.settings, version).values) for version in (1, 2)]
+
+    PROGRAM.open_run(TEXT, spec(), run_dir)
+    planned = PROGRAM.open_run(None, spec(), run_dir, 10)
+    assert left() == [True, True]
+    opened = PROGRAM.open_run(TEXT, spec(), run_dir, 10)
+    assert opened.notes == planned.notes
+    assert opened.notes[0] == "settings version 2 began at step 11, after the step to resume from: dropped"
+    assert left() == [True, False]
 
 
 def test_resume_never_is_for_a_run_without_checkpoints(run_dir: RunDir) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
-from prime_train.core.plans import ChangePlan, plan_path, write_plan
+from prime_train.core.plans import ChangePlan, drop_plan, plan_path, write_plan
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, SettingsApplied, read
 from prime_train.spec import Data, Run, RunSpec, Source
@@ -105,6 +105,22 @@ def test_a_resumed_attempt_puts_each_version_in_force_at_its_step(tmp_path: Path
     assert rates == {6: 0.5, 7: 0.5, 8: 0.5, 9: 0.25, 10: 0.25}
     applied = [record.event for record in read(run_dir.events) if isinstance(record.event, SettingsApplied)]
     assert [(event.attempt, event.version, event.step) for event in applied] == [(1, 1, 3), (2, 1, 3), (2, 2, 9)]
+
+
+def test_a_dropped_change_is_passed_at_once_and_the_next_one_comes(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    for version in (1, 2):
+        write_plan(run_dir.settings, plan(version))
+    drop_plan(run_dir.settings, 1)
+    write_applied(((1, 100),), run_dir, 2, 5)
+    live = open_settings(attempt_in(tmp_path, 2, 5), World(0, 1), [], behind_steps=0)
+    rates = []
+    for step in range(6, 9):
+        live.has_changed(step)
+        rates.append(live.attempt.run.optim.lr)
+        live.hear(step, int(live.has_next()))
+    assert rates == [RUN.optim.lr, RATES[1], RATES[1]]
+    assert [one["plan"]["values"] for one in live.position] == [{}, {"optim.lr": RATES[1]}]
 
 
 def test_a_value_that_the_config_has_changed_since_counts(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from prime_train import spec
 from prime_train.checkpoints import layout, removal
+from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, LaunchAsked, Measured, Progress, Record, TrainerFinished, read
 from prime_train.spec import RunSpec
@@ -18,6 +19,7 @@ from prime_train.views.run.status_document import numbers, status_document
 from tests import fork_server
 from tests.system.trainer.test_resume import contents, differences
 from tests.unit.trainer import tiny
+from tests.unit.trainer.toy_work import HALF
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -102,3 +104,12 @@ def test_a_toy_is_evaluated_by_its_own_evaluation_and_shown_with_its_own_unit(tm
     state = fold_all([asked, *read(run_dir.events)])
     document = status_document(Status(run_dir.path, state, True, (), None, 0.0))
     assert numbers(document)[-1].endswith(" digits/s")
+
+
+def test_evaluations_are_made_by_the_settings_in_force(tmp_path: Path) -> None:
+    run_dir = tiny.prepare(tmp_path, copy_run(10))
+    changed, config = {"batch.micro_batch": 4}, {"batch.micro_batch": 8}
+    write_plan(run_dir.settings, ChangePlan(version=1, values=changed, before=config, config=config))
+    finish(run_dir)
+    rows = [(event.step, event.count // HALF) for event in tiny.events(run_dir) if isinstance(event, Measured)]
+    assert rows == [(5, 8 * 4), (10, 8 * 4)]

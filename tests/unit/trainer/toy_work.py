@@ -75,7 +75,7 @@ class OtherRows:
     """The loss on rows that no step has."""
 
     def measure(self, attempt: Attempt, training: Training, step: int) -> float:
-        batch = draw(range(10**6, 10**6 + 64))
+        batch = draw(range(10**6, 10**6 + 8 * attempt.run.batch.micro_batch))
         with torch.no_grad():
             loss = copy_loss(parallel.unwrap(training.model), batch, training.device).item() / batch.labelled_tokens
         attempt.emit(Measured(attempt.number, step, "copies", "loss", loss, batch.labelled_tokens))

@@ -181,5 +181,5 @@ def _describe_change(change: Mapping[str, Any]) -> str:
     step = "no step yet" if change["step"] is None else f"from step {change['step']:,}"
     date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change["requested_s"]))
     why = f": {change['why']}" if change["why"] else ""
-    texts = ", ".join(describe_values(change["values"]))
+    texts = ", ".join(describe_values(change["values"])) or "dropped: the run went back to a step before it"
     return f"{change['version']:>4}  {date}  {step}  {texts}  by {change['by']}{why}"

@@ -33,6 +33,7 @@ from prime_train.supervise.processes.lock import find_holder
 BEAT_S = 1.0
 _TURN_S = 0.25  # a command ends the wait
 _REFUSED_S = 5.0  # before a batch is sent again that the bus has refused
+_MOST_REASONS = 32  # of failed batches, in the log: a run may last for months without a reader of its bus
 _LAST_BYTES = 256 << 10  # of each file of events, from which the first heartbeat is made
 _WAIT_FOR_SUPERVISOR_S = 30.0  # another one may take over until then
 _FLUSH_S = 60.0  # for the last events; a later run sends what is left
@@ -114,6 +115,7 @@ class Agent:
         self._heard = [bus.subscribe(f"pt.{job}.cmd.{who}") for who in (machine, "all")]
         self._commands = Commands(run_dir, bus)
         self._hidden = own_secrets()
+        self._reasons: set[str] = set()  # why batches failed, each in the log once
 
     def follow(self) -> None:
         """Returns when the run is over and its events are sent, or cannot be sent for a while."""
@@ -176,8 +178,10 @@ class Agent:
             yield
         except BusError as error:
             self._next_batch_s = time.monotonic() + (_REFUSED_S if isinstance(error, BusRefused) else BEAT_S)
-            if isinstance(error, BusRefused):
-                _log(redact(str(error), self._hidden))
+            reason = redact(str(error), self._hidden)
+            if reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
+                self._reasons.add(reason)
+                _log(f"events are not stored by the bus, and are sent again: {reason}")
         except UserError as error:  # the folder of the events may not be read
             self._next_batch_s = time.monotonic() + _REFUSED_S
             _log(str(error))

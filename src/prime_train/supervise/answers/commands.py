@@ -105,16 +105,20 @@ def _check_pause(request: Request, scene: CommandScene) -> _Accepted:
     if scene.run.parallel.machines > 1:
         why = "the other machines wait for another attempt for prime_train.heartbeat.join_limit_s only, and then end"
         raise CommandRefusal("a run on several machines cannot pause", why, f"prime-train stop {scene.name}")
-    serves = state.live is not None and state.live.serves_only
-    if not serves and not scene.program.knows_checkpoints(scene.run, scene.run_dir):
+    if not (state.live is not None and state.live.serves_only):
+        _refuse_unknown_checkpoints(scene, "the run cannot pause")
+    begun = "saves at its next step and ends" if scene.program.saves_by_file else "is asked to save, and ends"
+    what = f"{describe_reach(state)} {begun}" if state.live is not None else "no attempt is live; none is launched"
+    return _accept(request, "pause"), what
+
+
+def _refuse_unknown_checkpoints(scene: CommandScene, what: str) -> None:
+    if not scene.program.knows_checkpoints(scene.run, scene.run_dir):
         why = "where its trainer saves is not known, so nothing shows from which step it would go on"
         fix = (
             "name the folder in command.checkpoints; a script that calls live.checkpoint() is known after its first one"
         )
-        raise CommandRefusal("the run cannot pause", why, fix)
-    begun = "saves at its next step and ends" if scene.program.saves_by_file else "is asked to save, and ends"
-    what = f"{describe_reach(state)} {begun}" if state.live is not None else "no attempt is live; none is launched"
-    return _accept(request, "pause"), what
+        raise CommandRefusal(what, why, fix)
 
 
 def _check_resume(request: Request, scene: CommandScene) -> _Accepted:
@@ -179,6 +183,9 @@ def _check_drain(request: Request, scene: CommandScene) -> _Accepted:
     asked = tuple(gpu for gpu in asked if gpu not in state.left_out)
     if not asked:
         raise _AlreadyDone("these GPUs are left out already")
+    # Without a live attempt nothing ends for the drain, so it throws no training away.
+    if state.live is not None and not state.live.serves_only:
+        _refuse_unknown_checkpoints(scene, "no GPU of the run can be drained")
     used = [uuid for _, uuid in scene.list_gpus() if uuid not in state.left_out]
     left = len(used) - len(asked)
     roles = scene.program.roles(scene.run)

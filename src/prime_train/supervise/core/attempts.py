@@ -128,7 +128,7 @@ class Attempts:
             self._end(None, attempt_end.no_loadable_checkpoint(rejected, self.run_dir))
             return
         restore_run_spec(self.run, self.run_dir)
-        write_applied(self.journal.state.settings_applied, self.run_dir, attempt)
+        write_applied(self.journal.state.settings_applied, self.run_dir, attempt, chosen)
         if not self._make_way(attempt):
             return
         with contextlib.suppress(FileExistsError):  # a file has its name: `stop` sends a signal then

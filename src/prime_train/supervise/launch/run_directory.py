@@ -19,6 +19,7 @@ from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
+from prime_train.core.plans import drop_plan, is_dropped
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower
 from prime_train.spec import ENDLESS_STEPS, RunSpec, from_json, to_json
@@ -135,6 +136,23 @@ def set_newer_aside(
     return notes
 
 
+def drop_later_changes(resume: Resume, earlier: Earlier, run_dir: RunDir, *, writes: bool) -> list[str]:
+    """Drop the changes of settings that began after the step of a person's choice.
+
+    Returns a note for each. Nothing is dropped without `writes`. Raises OSError.
+    """
+    if not isinstance(resume, int):  # after a kill each change is made again at its step
+        return []
+    notes = []
+    for version, step in earlier.state.settings_applied:
+        if step > resume and not is_dropped(run_dir.settings, version):
+            # Made again at its step, a change that ruined the run would ruin it once more.
+            if writes:
+                drop_plan(run_dir.settings, version)
+            notes.append(f"settings version {version} began at step {step}, after the step to resume from: dropped")
+    return notes
+
+
 def finish_opening(
     text: str | None,
     run: RunSpec,
@@ -245,11 +263,16 @@ def restore_run_spec(run: RunSpec, run_dir: RunDir) -> None:
     write_atomic(run_dir.resolved, to_json(run))
 
 
-def write_applied(applied: Sequence[tuple[int, int]], run_dir: RunDir, attempt: int) -> None:
+def write_applied(applied: Sequence[tuple[int, int]], run_dir: RunDir, attempt: int, resume_step: int = 0) -> None:
     """Write down which changes of settings were in force from which step on, for an attempt that repeats these steps.
 
     `applied`: (version, step). Without any there is no file. Raises OSError.
     """
+    # A dropped version has no values, so it is passed at once: the next change must not wait for its step.
+    applied = [
+        (version, min(step, resume_step + 1) if is_dropped(run_dir.settings, version) else step)
+        for version, step in applied
+    ]
     if applied:
         make_folder(run_dir.attempt(attempt))
         write_atomic(run_dir.applied_settings(attempt), json.dumps({"applied": applied}))

@@ -19,6 +19,7 @@ from prime_train.supervise.processes.process import (
     Exited,
     Running,
     find_run_processes,
+    leave_out_spared,
     signal_root,
     signal_tree,
     spawn,
@@ -72,7 +73,7 @@ class Children:
     def list_left(self, limit_s: float) -> list[psutil.Process]:
         """The processes of the run that still live `limit_s` seconds after those that were started have ended."""
         spared = {identity.pid for identity in self._list_spared()}
-        left = [one for one in find_run_processes(self._run_dir.path, own_identity()) if one.pid not in spared]
+        left = leave_out_spared(find_run_processes(self._run_dir.path, own_identity()), spared)
         alive: list[psutil.Process] = psutil.wait_procs(left, timeout=limit_s)[1] if left else []
         return alive
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -211,8 +211,9 @@ def sweep(
 ) -> list[psutil.Process]:
     """End and reap every process of the run. Returns those that are alive 10 s after SIGKILL.
 
-    `spare`: children of this process that do not belong to the run. `supervisor`: end only the processes that this one
-    started. Without it, those of every supervisor: only the holder of the run's lock may do that.
+    `spare`: children of this process that do not belong to the run, with the sessions that they lead. `supervisor`: end
+    only the processes that this one started. Without it, those of every supervisor: only the holder of the run's lock
+    may do that.
     """
     spared = {identity.pid for identity in spare if identity.alive}
     # Again and again, because a process that is about to die may still fork.
@@ -221,7 +222,7 @@ def sweep(
         groups = control_group.find_groups(run_path, supervisor)
         for group in groups:
             control_group.kill_group(group)
-        left = [process for process in find_run_processes(run_path, supervisor) if process.pid not in spared]
+        left = leave_out_spared(find_run_processes(run_path, supervisor), spared)
         living = []
         for process in left:
             if _reap(process):
@@ -234,6 +235,12 @@ def sweep(
         if not (living or used) or time.monotonic() > give_up_s:
             return living
         time.sleep(0.01)
+
+
+def leave_out_spared(found: Iterable[psutil.Process], spared: Collection[int]) -> list[psutil.Process]:
+    """The processes without those with the pids in `spared`, and those in a session that one of them leads."""
+    # A test of GPUs starts a process for each of a pair. A session is numbered by its leader's pid.
+    return [one for one in found if one.pid not in spared and _session(one.pid) not in spared]
 
 
 def _reap(process: psutil.Process) -> bool:

@@ -135,7 +135,7 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
         if evaluates:
             # The progress first: an evaluation may take minutes, and status would show an older step until then.
             metrics.flush()
-            measure_all(attempt, training, step, opened.evaluations)
+            measure_all(live.attempt, training, step, opened.evaluations)
             attempt.emit(Phase(attempt.number, "train"))
     reader.read()  # after a stop, the step that was launched before the stop was known
     reached = reader.reached
@@ -152,5 +152,5 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
     if reader.stop:
         end_early(attempt, ready, reached.step)
     else:
-        finish(attempt, ready, opened.evaluations, reached.step, reader.loss)
+        finish(live.attempt, ready, opened.evaluations, reached.step, reader.loss)
     parallel.leave(training.world)

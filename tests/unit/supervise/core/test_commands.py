@@ -39,6 +39,7 @@ class World:
     saved: list[int] = field(default_factory=list)
     now_s: float = 0.0
     asked: int = 0
+    knows_checkpoints: bool = True
     used: tuple[str, ...] = ()  # by the live attempt
     testing: tuple[str, tuple[str, ...]] = ("", ())
 
@@ -103,7 +104,7 @@ class World:
         program: Any = SimpleNamespace(
             title="the trainer",
             saves_by_file=True,
-            knows_checkpoints=lambda *_: True,
+            knows_checkpoints=lambda *_: self.knows_checkpoints,
             checkpoints=lambda *_: found,
             roles=lambda *_: (Role("trainer", 1),),
         )
@@ -292,6 +293,17 @@ def test_a_drained_gpu_is_tested_when_its_attempt_has_ended_and_the_run_goes_on(
     world.finish_test()
     world.settle()
     assert final_answers(world) == {"id-1": ["accepted", "done"]}
+
+
+def test_a_drain_that_would_lose_the_training_is_refused_like_a_pause(tmp_path: Any) -> None:
+    world = opened(tmp_path)
+    world.knows_checkpoints = False
+    world.step()
+    for command in ("drain", "pause"):
+        world.give(command)
+    world.settle()
+    assert final_answers(world) == {"id-1": ["refused"], "id-2": ["refused"]}
+    assert (world.state.left_out, world.state.live is not None) == ((), True)
 
 
 def test_a_gpu_that_is_given_back_is_not_left_out_for_its_old_failures(tmp_path: Any) -> None:
