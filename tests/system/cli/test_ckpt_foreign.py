@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from prime_train.checkpoints.packing import foreign
+from prime_train.core.errors import ExitCode
 from tests.system.programs.command.commands import read_json
 from tests.unit.checkpoints.packing.test_foreign import describe
 from tests.unit.checkpoints.packing.test_planes import numbers
@@ -107,6 +108,24 @@ def test_a_run_does_not_begin_before_a_packed_checkpoint(tmp_path: Path) -> None
     again = prime_train(*words, "--set", f'command.argv=["{sys.executable}", "train.py", "22"]', cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "attempt 2 resumes from step 10" in again.stderr
+
+
+def test_a_restart_does_not_begin_before_a_packed_checkpoint(tmp_path: Path) -> None:
+    """An attempt is killed and leaves its two newest checkpoints cut: the next would begin at step 5."""
+    out = write_run(tmp_path)
+    rows(tmp_path, "compress", "own", "--step", "10")
+    (tmp_path / "train.py").write_text("""\
+import os, pathlib
+for step in (15, 20):
+    os.truncate(pathlib.Path("out") / f"checkpoint-{step}" / "model.safetensors", 50)
+os.kill(os.getpid(), 9)
+""")
+    ended = prime_train("run", "--no-validate", "run.toml", "--set", "run.max_steps=22", cwd=tmp_path)
+    assert ended.returncode == ExitCode.RUN_FAILED, ended.stderr
+    assert "of step 10, is packed" in ended.stderr
+    assert "prime-train ckpt restore own --step 10" in ended.stderr
+    assert ended.stderr.count("trainer started") == 1
+    assert (out / foreign.FOLDER / "step_10").is_dir()
 
 
 def test_a_return_to_an_earlier_step_sets_newer_packed_ones_aside(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,6 +111,12 @@ def list_packed(
     folders = listing.list_newest_first(places.checkpoints[0] / FOLDER) if places.layout.proofs else ()
     chosen = [Path(one.folder) for one in folders if step in (None, one.step)]
     return [layout.inspect(path, hashes=hashes, on_read=on_read, any_files=True) for path in chosen]
+
+
+def find_newer(places: StepPlaces, step: int, unreadable: Collection[int] = ()) -> int:
+    """The step of the newest complete packed checkpoint after `step`, but of those that no trainer could load; or 0."""
+    complete = (one.step for one in list_packed(places) if one.complete and one.step not in unreadable)
+    return next((packed for packed in complete if packed > step), 0)
 
 
 def measure_packed(places: StepPlaces) -> int:

@@ -13,9 +13,8 @@ from prime_train.core.rundir import RunDir
 
 def refuse_packed(places: StepPlaces, found: Sequence[SavedCheckpoint], run_dir: RunDir) -> None:
     """Raise UserError if the newest whole checkpoint is packed: its trainer would begin at an earlier one, or at 0."""
-    packed = next((one.step for one in foreign.list_packed(places) if one.complete), 0)
     whole = next((one.step for one in found if one.complete), 0)
-    if packed > whole:
+    if packed := foreign.find_newer(places, whole):
         raise UserError(
             what=f"the newest whole checkpoint, of step {packed:,}, is packed",
             where=str(foreign.locate(places, packed)),

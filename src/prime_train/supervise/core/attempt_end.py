@@ -178,6 +178,13 @@ def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> EndCause
     return EndCause("failed", "env", what, why, fix, str(run_dir.checkpoints))
 
 
+def packed_checkpoint(packed: int, chosen: int, folder: Path, run_dir: RunDir) -> EndCause:
+    what = f"the newest checkpoint that can be resumed from, of step {packed:,}, is packed"
+    why = f"its trainer does not find it there, and would go on from step {chosen:,}"
+    fix = f"prime-train ckpt restore {run_dir.path.name} --step {packed}; then give the same command again"
+    return EndCause("failed", "env", what, why, fix, str(folder))
+
+
 def immovable_checkpoint(error: OSError) -> EndCause:
     what = f"a broken checkpoint cannot be taken out of the way: {error.strerror or error}"
     why = "the trainer would load it and fail, again at each restart"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from prime_train import events
 from prime_train.checkpoints import aside, in_use
+from prime_train.checkpoints.packing import foreign
 from prime_train.core import outside
 from prime_train.core.errors import UNWRITABLE, UserError
 from prime_train.core.process_id import own_identity
@@ -123,6 +124,10 @@ class Attempts:
         # Before anything starts: a process without this event would belong to no attempt if the supervisor died here.
         knows_step = self.program.knows_checkpoints(self.run, self.run_dir)
         self.journal.append(events.LaunchAsked(attempt, chosen, rejected, roles, services, knows_step))
+        places = self.program.places(self.run, self.run_dir)
+        if packed := foreign.find_newer(places, chosen, self.journal.state.unreadable):
+            self._end(None, attempt_end.packed_checkpoint(packed, chosen, foreign.locate(places, packed), self.run_dir))
+            return
         # Only a person may decide to throw away the work of more than one interval.
         if chosen == 0 and would_lose_checkpoints(found, self.run):
             self._end(None, attempt_end.no_loadable_checkpoint(rejected, self.run_dir))
