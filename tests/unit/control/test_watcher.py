@@ -183,7 +183,7 @@ def test_a_name_that_is_not_utf8_is_left_out_with_a_remark(tmp_path: Path) -> No
     assert document["controller"]["remark"] == "1 left out, because the name is not UTF-8: b\\udcff"
 
 
-def test_a_look_that_failed_is_told_until_one_succeeds(tmp_path: Path) -> None:
+def test_a_look_that_failed_is_shown_until_one_succeeds(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", WHOLE_LIFE)
     watcher = Watcher(tmp_path, clock=lambda: NOW_S)
     look_at_all(watcher)
