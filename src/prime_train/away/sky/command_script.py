@@ -47,7 +47,8 @@ def link_checkpoints(command: CommandSpec, bucket: str) -> list[str]:
     """The lines that make the folder of the checkpoints a link to `bucket`, a folder in the bucket."""
     return [
         f"folder={_in_folder(command.checkpoints.dir)}",
-        f'mkdir -p "{bucket}" "$(dirname "$folder")"',
+        # Not dirname: the shell takes line breaks at the end of what a command prints.
+        f'mkdir -p "{bucket}" "${{folder%/*}}"',
         # A link would be made in a folder that was copied, and not in place of it.
         '[ -L "$folder" ] || [ ! -e "$folder" ] || mv "$folder" "$folder.copied"',
         f'ln -sfn "{bucket}" "$folder"',
