@@ -16,9 +16,11 @@ _servers: dict[Path, WandbServer] = {}
 
 
 def _set_url(scene: Scene, url: str) -> None:
-    """In the settings file that W&B reads from the working directory."""
-    (scene.folder / "wandb").mkdir()
-    (scene.folder / "wandb" / "settings").write_text(f"[default]\nbase_url = {url}\n", encoding="utf-8")
+    """In the settings file that W&B reads from the home folder."""
+    # A file of the working directory is not obeyed.
+    settings = scene.folder / ".config" / "wandb" / "settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"[default]\nbase_url = {url}\n", encoding="utf-8")
 
 
 def _serve_silence(scene: Scene) -> None:
