@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,7 +17,7 @@ from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopp
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.build import Ready
+from prime_train.trainer.build import Known, Ready, TextModel
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
 from prime_train.trainer.live_settings import LiveSettings
 from prime_train.trainer.loops.metrics import Metrics, step_metrics
@@ -47,14 +48,26 @@ def is_due(step: int, interval_steps: int | None) -> bool:
     return interval_steps is not None and step % interval_steps == 0
 
 
-def end_early(attempt: Attempt, ready: Ready, step: int) -> None:
+def end_early(attempt: Attempt, ready: Ready[Any], step: int) -> None:
     """End after a stop: `step` is the last one, and its checkpoint is being written."""
     # The event promises a checkpoint, so it is written when the checkpoint is complete.
     ready.checkpointer.finish()
     attempt.emit(TrainerStopped(attempt.number, step))
 
 
-def finish(attempt: Attempt, ready: Ready, evaluations: Sequence[Evaluation], step: int, loss: float) -> None:
+def export_text(attempt: Attempt, ready: Ready[TextModel]) -> Path:
+    """Write the model and its tokenizer as a Hugging Face folder; returns its path. Every rank calls it."""
+    return export(attempt, ready.training, ready.known.config, ready.known.tokenizer)
+
+
+def finish(
+    attempt: Attempt,
+    ready: Ready[Known],
+    evaluations: Sequence[Evaluation],
+    step: int,
+    loss: float,
+    export_model: Callable[[Attempt, Ready[Known]], Path],
+) -> None:
     """Evaluate while the last checkpoint is written, and export. `loss`: of the last step, where none is measured."""
     held_out_loss = measure_all(attempt, ready.training, step, evaluations)
     attempt.emit(Phase(attempt.number, "checkpoint"))
@@ -62,7 +75,7 @@ def finish(attempt: Attempt, ready: Ready, evaluations: Sequence[Evaluation], st
     final = attempt.run_dir.checkpoint(step)
     if attempt.run.checkpoint.final == "hf":
         attempt.emit(Phase(attempt.number, "export"))
-        final = export(attempt, ready.training, ready.config, ready.tokenizer)
+        final = export_model(attempt, ready)
     reached_loss = loss if held_out_loss is None else held_out_loss
     attempt.emit(TrainerFinished(attempt.number, step, reached_loss, str(final)))
 
@@ -84,7 +97,7 @@ class StepReader:
     """The steps that are launched and not read. `reached` and `loss` are those of the last step read."""
 
     attempt: Attempt
-    ready: Ready
+    ready: Ready[Any]
     metrics: Metrics
     live: LiveSettings
     reached: TrainPosition
@@ -165,6 +178,6 @@ def _run(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -
 
 
 def _repeat(batch: Any, times: int) -> Any:
-    """The rows of a batch `times` times. A batch is a dataclass of tensors (B, T)."""
+    """The rows of a batch `times` times. A batch is a dataclass of tensors (B, ...)."""
     rows = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return replace(batch, **{name: tensor.repeat(times, 1) for name, tensor in rows.items()})
+    return replace(batch, **{name: tensor.repeat(times, *[1] * (tensor.dim() - 1)) for name, tensor in rows.items()})

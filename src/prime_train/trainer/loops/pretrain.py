@@ -17,7 +17,7 @@ from prime_train.spec.answers import sequences_in_step
 from prime_train.spec.run import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import Ready, announce, get_ready, join
+from prime_train.trainer.build import Ready, announce, join
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
 from prime_train.trainer.live_settings import open_settings
 from prime_train.trainer.loops.after_step import (
@@ -44,7 +44,7 @@ class _Opened:
     """The work of a run, with what it has opened for this attempt."""
 
     work: Work[Any]
-    ready: Ready
+    ready: Ready[Any]
     rows: TrainRows[Any]
     evaluations: tuple[Evaluation, ...]
 
@@ -62,10 +62,10 @@ def train(attempt: Attempt, stop: StopFlag, load: LoadWork) -> None:
 
 def _open(attempt: Attempt, load: LoadWork) -> _Opened:
     device, world = join(attempt)
-    attempt.emit(Phase(attempt.number, "tokenizer"))
+    attempt.emit(Phase(attempt.number, "data" if attempt.run.run.kind == "audio" else "tokenizer"))
     work = load(attempt.run, world)
     # The model before the rows: its checkpoint has the position at which they go on.
-    ready = get_ready(attempt, work.tokenizer, device, world)
+    ready = work.get_ready(attempt, device, world)
     attempt.emit(Phase(attempt.number, "data"))
     rows = work.open_rows(world.rank, world.size, ready.reached.data or None)
     _refuse_other_data(rows, world)
@@ -87,7 +87,7 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
     live = open_settings(attempt, training.world, ready.reached.settings, behind_steps)
     metrics = Metrics(attempt, work.unit)
     reader = StepReader(attempt, ready, metrics, live, ready.reached)
-    announce(attempt, training, ready.config)
+    announce(attempt, training, ready.classes)
     step = ready.reached.step
     while step < live.attempt.run.run.max_steps:
         step += 1
@@ -152,5 +152,5 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
     if reader.stop:
         end_early(attempt, ready, reached.step)
     else:
-        finish(live.attempt, ready, opened.evaluations, reached.step, reader.loss)
+        finish(live.attempt, ready, opened.evaluations, reached.step, reader.loss, work.export)
     parallel.leave(training.world)

@@ -161,7 +161,7 @@ def load_reference(run_dir: RunDir, config: ModelConfig, training: Training, lay
         why = "rl.kl_coef compares the model with that of the first RL step, which only this file has"
         raise UserError(what, str(path), why, "restore the file, or set rl.kl_coef = 0") from error
     model.requires_grad_(requires_grad=False)
-    model.head_logprobs = parallel.unwrap(training.model).head_logprobs
+    model.head_logprobs = parallel.unwrap_decoder(training.model).head_logprobs
     if layout.dp_shard > 1:  # FSDP2 moves its shards to the device, block by block
         return parallel.spread(model, training.world, layout, training.device)
     return model.to(training.device.torch)
