@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-TRAINED = ("pretrain", "sft", "rl")
+TRAINED = ("pretrain", "sft", "rl", "audio")
 ON_TEXT = ("pretrain", "sft")
 
 
@@ -29,7 +29,7 @@ LIVE_KEYS = (
     LiveKey("run.max_steps", "the run ends after it, and the schedule is that of a run of this length"),
     LiveKey("batch.micro_batch", "a step has the same sequences in other parts"),
     LiveKey("data.sampling_probs", "the next buffer of documents is drawn by them", ON_TEXT),
-    LiveKey("data.loader_workers", "other workers prepare the next buffer of documents", ON_TEXT),
+    LiveKey("data.loader_workers", "other workers prepare what comes next", (*ON_TEXT, "audio")),
     LiveKey("rl.kl_coef", "the loss has this weight of the divergence", ("rl",)),
 )
 
@@ -48,6 +48,7 @@ FIXED_KEYS = (
     FixedKey("run.kind", "the checkpoints belong to a run of this kind", in_another_run=True),
     FixedKey("run.seed", "it decides the text of each step", in_another_run=True),
     FixedKey("run.program", "the program of the run is started already"),
+    FixedKey("audio", "it decides the clips of each step and the shape of the weights", in_another_run=True),
     FixedKey("model", "the weights in memory have this shape", in_another_run=True),
     FixedKey("model.compile", "the compiled blocks are in memory"),
     FixedKey("model.recompute", "the blocks in memory were built with it"),

@@ -188,8 +188,8 @@ def _shard(model: nn.Module, replicas: int, parallel: spec.Parallel, device: Dev
 
 
 def _list_blocks(model: nn.Module) -> list[nn.Module]:
-    """The modules of every list with the name `blocks`, as the parts of a model have them."""
-    stacks = (module for name, module in model.named_modules() if name.rpartition(".")[2] == "blocks")
+    """The modules of every list whose name ends with `blocks`."""
+    stacks = (module for name, module in model.named_modules() if name.endswith("blocks"))
     return [block for stack in stacks for block in stack.children()]
 
 
