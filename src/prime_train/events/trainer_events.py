@@ -115,6 +115,18 @@ class RolloutsFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ClipsBroken:
+    """Clips could not be decoded since the attempt began; others took their places."""
+
+    kind: ClassVar[str] = "clips_broken"
+    attempt: int
+    step: int
+    broken: int
+    read: int  # clips of all ranks
+    named: tuple[str, ...]  # some of this rank: "train.arrow row 17: its audio is null"
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled:
     kind: ClassVar[str] = "sampled"
     attempt: int
@@ -230,6 +242,7 @@ TrainerEvent = (
     | Measured
     | TasksEvaluated
     | RolloutsFailed
+    | ClipsBroken
     | Sampled
     | CheckpointStarted
     | CheckpointSaved

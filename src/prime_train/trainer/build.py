@@ -211,14 +211,18 @@ def announce(attempt: Attempt, training: Training, classes: int) -> None:
     attempt.emit(Phase(attempt.number, "train"))
 
 
+def gather_state(model: nn.Module) -> dict[str, Any]:
+    """Every weight of a model as a whole. Every process calls it; of a sharded model rank 0 gets them."""
+    if not parallel.is_sharded(model):
+        return parallel.unwrap(model).state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+
+
 def gather_weights(model: nn.Module) -> dict[str, Any]:
     """Every weight by its name in the Decoder, with adapters merged. Every process calls it; rank 0 gets them."""
-    if not parallel.is_sharded(model):
-        weights: dict[str, Any] = parallel.unwrap_decoder(model).state_dict()
-    else:
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-        weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    weights = gather_state(model)
     scale = lora.find_scale(model)
     weights = weights if scale is None else lora.merge_adapters(weights, scale)
     used = parallel.unwrap_decoder(model).config.vocab_size

@@ -41,7 +41,7 @@ class AudioBatch:
 class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"]):
     """The batches of one rank. Rank r of R has the places r * B to r * B + B of each R * B places.
 
-    `on_broken` = "fail" raises UserError at the first broken clip; "skip" takes another row, until more than
+    `held_out`: the fraction of the rows that no batch has. `on_broken` = "fail" raises UserError at the first broken clip; "skip" takes another row, until more than
     `most_broken` of all samples were broken.
     """
 
@@ -61,14 +61,15 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         block_shards: int = 0,
         on_broken: str = "skip",
         most_broken: float = 0.02,
+        held_out: float = 0.0,
     ) -> None:
         columns = columns or Columns()
-        table = open_clips(path, columns)
+        table, _ = open_clips(path, columns).hold_out(held_out)
         blocks = table.starts[::block_shards] if block_shards else ()
         if blocks and blocks[-1] != table.rows:
             blocks = (*blocks, table.rows)
         order = ClipOrder(table.rows, seed, blocks)
-        self._maker = SampleMaker(table, order, mel or MelSettings(), clip_s, columns)
+        self._maker = SampleMaker(table, order, mel or MelSettings(), clip_s, columns, held_out)
         self._batch, self._rank, self._ranks = batch, rank, ranks
         self._next = 0  # the place after the batches that were returned, of all ranks
         self._asked: deque[tuple[int, int]] = deque()  # (slot, place) of the batches that workers make

@@ -10,7 +10,7 @@ import bisect
 import csv
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
@@ -26,6 +26,7 @@ from prime_train.core.installation import cache_path
 from prime_train.core.rundir import make_folder
 from prime_train.trainer.audio.clips import MOST_BYTES, ClipError
 from prime_train.trainer.data.order import Integers
+from prime_train.trainer.draws import split
 
 ARROW, PARQUET = ".arrow", ".parquet"
 CLIPS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".oga")
@@ -123,19 +124,24 @@ class Folder:
 
 @dataclass(frozen=True)
 class ClipTable:
-    """All rows of a source, one file after the other."""
+    """All rows of a source, one file after the other, or those that were `chosen`, in ascending order."""
 
     parts: tuple[ArrowFile | Folder, ...]
     ends: tuple[int, ...] = field(default=())
+    chosen: Integers | None = None  # (rows,), None = all
 
     @property
     def rows(self) -> int:
+        if self.chosen is not None:
+            return len(self.chosen)
         return self.ends[-1] if self.ends else 0
 
     @property
     def starts(self) -> tuple[int, ...]:
         """The first row of each file, and the number of all rows."""
-        return (0, *self.ends)
+        if self.chosen is None:
+            return (0, *self.ends)
+        return tuple(np.searchsorted(self.chosen, (0, *self.ends)).tolist())
 
     @property
     def identity(self) -> str:
@@ -156,8 +162,22 @@ class ClipTable:
         return part.describe(at)
 
     def _find(self, row: int) -> tuple[ArrowFile | Folder, int]:
-        which = bisect.bisect_right(self.ends, row)
-        return self.parts[which], row - (self.ends[which - 1] if which else 0)
+        at = row if self.chosen is None else int(self.chosen[row])
+        which = bisect.bisect_right(self.ends, at)
+        return self.parts[which], at - (self.ends[which - 1] if which else 0)
+
+    def hold_out(self, ratio: float) -> tuple[ClipTable, ClipTable]:
+        """(the rows of a training, those that no batch has): the same ones for every seed. With ratio 0 all train.
+
+        Raises UserError where no clip would be held out.
+        """
+        if not ratio:
+            return self, replace(self, chosen=np.arange(0))
+        kept, held = split(self.rows, ratio, 0, 0)
+        if not len(held):
+            what, why = "there is one clip, so none is held out", "an evaluation needs clips that no batch has"
+            raise UserError(what, "eval.held_out_ratio", why, "give more clips")
+        return replace(self, chosen=kept), replace(self, chosen=held)
 
     def count_labels(self) -> Integers:
         """How many clips have each label, (labels,). Raises UserError for a label that no model can have."""

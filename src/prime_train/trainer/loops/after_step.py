@@ -133,9 +133,9 @@ class StepReader:
 def probe_micro_batches(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -> None:
     """Write one span for each size that fits: the fastest of some forwards and backwards, without collectives.
 
-    Each round runs every size once, so that a slower machine slows down all of them. No sharded model is measured.
+    Each round runs every size once, so that a slower machine slows down all of them. No sharded model is measured, and no batch of clips.
     """
-    if parallel.is_sharded(training.model):
+    if parallel.is_sharded(training.model) or not _is_repeatable(batch):
         return
     rounds = [_run_sizes_that_fit(training, batch, compute_loss)]
     for _ in range(_PROBE_ROUNDS - 1):
@@ -175,6 +175,11 @@ def _run(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -
     end_s = time.monotonic()
     training.optimizer.zero_grad(set_to_none=True)
     return began_s, end_s
+
+
+def _is_repeatable(batch: Any) -> bool:
+    """Whether all of a batch are tensors with its rows: what is drawn for a batch of clips is of this batch alone."""
+    return all(isinstance(getattr(batch, field.name), torch.Tensor) for field in fields(batch))
 
 
 def _repeat(batch: Any, times: int) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prime_train.core.errors import UserError
+from prime_train.core.installation import install_command
 from prime_train.events import Phase, TrainerStopped
 from prime_train.spec.answers import sequences_in_step
 from prime_train.spec.run import lr_ratio
@@ -35,8 +36,20 @@ from prime_train.trainer.loops.work import LoadWork, TrainRows, Work, load_chats
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
-    """Pretrain on text, or fine-tune on chats."""
-    train(attempt, stop, load_chats if attempt.run.run.kind == "sft" else load_text)
+    """Pretrain on text, fine-tune on chats, or train on clips."""
+    train(attempt, stop, choose_load(attempt.run.run.kind))
+
+
+def choose_load(kind: str) -> LoadWork:
+    """What prepares the work of a kind of run. Raises UserError without the packages of audio."""
+    if kind != "audio":
+        return load_chats if kind == "sft" else load_text
+    try:
+        from prime_train.trainer.loops.clip_work import load_audio  # which needs the extra
+    except ModuleNotFoundError as error:
+        why, fix = "clips are decoded with the packages of the extra", install_command("audio")
+        raise UserError(f"{error.name} is not installed", 'run.kind = "audio"', why, fix) from error
+    return load_audio
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,40 @@
+"""What a clip costs an encoder: tokens, weights that see them, and FLOPs. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.spec.audio import Audio
+
+
+class ClipSize(NamedTuple):
+    """A clip as the encoder sees it in a training step: so many sequences with so many tokens each."""
+
+    sequences: int
+    tokens: int
+
+    @property
+    def all_tokens(self) -> int:
+        return self.sequences * self.tokens
+
+
+def size_of(audio: Audio) -> ClipSize:
+    """A sequence has a token for each register and each patch that is seen. Source: trainer/audio/learning."""
+    registers = audio.encoder.registers
+    match audio.objective:
+        case "masked_autoencoder":
+            seen = round(audio.patches * (1 - audio.masked_autoencoder.mask_ratio))
+            return ClipSize(1, registers + min(max(1, seen), max(1, audio.patches - 1)))
+        case "lejepa":
+            width = max(1, round(audio.grid[0] * audio.lejepa.view_ratio))
+            kept = max(1, round(width * audio.grid[1] * (1 - audio.lejepa.drop_ratio)))
+            return ClipSize(audio.lejepa.views, registers + kept)
+    return ClipSize(1, registers + audio.patches)
+
+
+def flops_per_clip(audio: Audio) -> float:
+    """FLOPs of a forward and backward through the encoder, without the objective. Source: PaLM, arXiv 2204.02311, B."""
+    encoder, clip = audio.encoder, size_of(audio)
+    products = 6.0 * (encoder.layers * encoder.block_parameters + encoder.patch**2 * encoder.width)
+    attention = 12.0 * encoder.layers * encoder.width * clip.tokens
+    return clip.all_tokens * (products + attention)
