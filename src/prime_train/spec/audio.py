@@ -35,17 +35,6 @@ class AudioEncoder:
         """Inner width of the MLP: the ratio, rounded up to 16."""
         return -(-round(self.width * self.mlp_ratio) // 16) * 16
 
-    @property
-    def block_parameters(self) -> int:
-        """Weights of one block: four projections, three of the MLP, two norms, two gains, and the norms of heads."""
-        return 4 * self.width**2 + 3 * self.width * self.mlp_size + 4 * self.width + 2 * self.head_dim
-
-    @property
-    def parameters(self) -> int:
-        """Weights of the encoder, without those of an objective or a probe."""
-        embedding = (self.patch**2 + 1) * self.width  # with a bias
-        return embedding + self.registers * self.width + self.layers * self.block_parameters + self.width
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedAutoencoder:
@@ -56,6 +45,11 @@ class MaskedAutoencoder:
     width: Annotated[Positive, Doc("Width of the decoder.")] = 96
     heads: Annotated[Positive, Doc("Heads of the decoder; width / heads must be divisible by 4.")] = 3
     normalise: Annotated[bool, Doc("The target is each patch with mean 0 and deviation 1 of its own.")] = True
+
+    @property
+    def mlp_size(self) -> int:
+        """Inner width of the SwiGLU block."""
+        return 4 * self.width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +74,12 @@ class Lejepa:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioProbe:
-    """A linear classifier beside any objective, with stopped gradients, and a k-NN of held-out clips."""
+    """What evaluations measure on held-out clips: a linear classifier with stopped gradients, and the neighbours."""
 
     clips: Annotated[NotNegative, Doc("Held-out clips per evaluation, each by its centre; 0 = no evaluation.")] = 512
-    neighbours: Annotated[NotNegative, Doc("Training clips that vote on a held-out one; 0 = no k-NN.")] = 20
-    bank: Annotated[Positive, Doc("Training clips among which the neighbours are.")] = 2048
+    neighbours: Annotated[
+        NotNegative, Doc("Other held-out clips that vote on the label of each (k-NN); 0 = no k-NN.")
+    ] = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

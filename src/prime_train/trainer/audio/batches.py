@@ -36,6 +36,7 @@ class AudioBatch:
     labels: Integers  # (B, L), L >= 1
     frames: Integers  # (B,), those that are no padding
     rows: Integers  # (B,) of the table
+    places: Integers  # (B,) of the endless sequence of samples: two batches have none in common
 
 
 class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"]):
@@ -90,13 +91,15 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
             self._ask_ahead(self._workers)
             slot, _ = self._asked.popleft()
             log_mels, samples = self._workers.take(slot)
+        places = np.arange(self._batch, dtype=np.int64) + self._own_place(self._next)
         self._next += self._batch * self._ranks
         self._count_broken(samples)
         return AudioBatch(
             log_mels,
-            _pad_labels([one.labels for one in samples]),
+            pad_labels([one.labels for one in samples]),
             np.array([one.frames for one in samples]),
             np.array([one.row for one in samples]),
+            places,
         )
 
     def _ask_ahead(self, workers: AudioWorkers) -> None:
@@ -162,7 +165,8 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         self.close()
 
 
-def _pad_labels(labels: Sequence[Sequence[int]]) -> Integers:
+def pad_labels(labels: Sequence[Sequence[int]]) -> Integers:
+    """(B, L) with NO_LABEL where a clip has fewer labels than another."""
     found = np.full((len(labels), max(1, *map(len, labels))), NO_LABEL, dtype=np.int64)
     for row, own in zip(found, labels, strict=True):
         row[: len(own)] = own
