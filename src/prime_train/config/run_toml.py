@@ -10,9 +10,10 @@ from typing import Any
 from prime_train.config.parsed_config import UNKNOWN_KEY, Fault, Reading
 from prime_train.config.schema import Array, Field, OneOf, Shape, Table, table_of, walk_fields
 from prime_train.config.validate import walk_document
-from prime_train.spec import ENDLESS_STEPS, Batch, Data, Eval, Precision, Run, RunSpec, Source
+from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec, Source
 from prime_train.spec.answers import hands_over_weights, launched_server
 from prime_train.spec.audio import Audio
+from prime_train.spec.clip_size import size_of
 from prime_train.spec.command import CommandSpec
 from prime_train.spec.rl import TaskSource
 from prime_train.spec.server import ARGUMENTS, Inference, Server, inference_of
@@ -25,11 +26,11 @@ AUDIO = "audio"
 
 # What a run on clips has of a run on text: no tables of these names, and of these tables only these keys.
 _NOT_OF_AUDIO = ("model", "tokenizer", "rl", "tasks", "inference")
-_KEYS_OF_AUDIO: tuple[tuple[str, type[Any], tuple[str, ...]], ...] = (
-    ("batch", Batch, ("micro_batch", "global_batch", "start_batch", "ramp_steps")),
-    ("eval", Eval, ("interval_steps", "held_out_ratio")),
-    ("precision", Precision, ("compute", "tf32")),
-)
+_KEYS_OF_AUDIO = {
+    "batch": ("micro_batch", "global_batch", "start_batch", "ramp_steps"),
+    "eval": ("interval_steps", "held_out_ratio"),
+    "precision": ("compute", "tf32"),
+}
 _SOURCE_OF_AUDIO = ("path", "subset", "count")
 
 # Field of `rollouts_of` -> key, in a run that learns from rewards.
@@ -98,8 +99,10 @@ def audio_schema() -> Table:
     kind = table_of(Source).fields["kind"]._replace(shape=OneOf(("audio", "chirps")))
     source = _narrow(table_of(Source), _SOURCE_OF_AUDIO, kind=kind)
     sources = table_of(Data).fields["sources"]._replace(shape=Array(source, 1))
-    for table, of_table, keys in _KEYS_OF_AUDIO:
-        fields[table] = fields[table]._replace(shape=_narrow(table_of(of_table), keys))
+    for name, keys in _KEYS_OF_AUDIO.items():
+        table = fields[name].shape
+        assert isinstance(table, Table)
+        fields[name] = fields[name]._replace(shape=_narrow(table, keys))
     fields["data"] = fields["data"]._replace(shape=_narrow(table_of(Data), ("loader_workers",), sources=sources))
     return schema()._replace(fields=fields)
 
@@ -178,9 +181,9 @@ def read_document(document: Document) -> Reading:
 
 
 def _fill_audio(run: RunSpec) -> RunSpec:
-    """The run with [audio], and with a clip as a sequence: a token for each patch and each register."""
+    """The run with [audio], and with the tokens of a clip as its sequence, for rules and estimate."""
     audio = run.audio or Audio()
-    return replace(run, audio=audio, data=replace(run.data, ctx_tokens=max(8, audio.patches + audio.encoder.registers)))
+    return replace(run, audio=audio, data=replace(run.data, ctx_tokens=max(8, size_of(audio).all_tokens)))
 
 
 def _infer(run: RunSpec, server: Server) -> Inference:

@@ -32,9 +32,23 @@ def size_of(audio: Audio) -> ClipSize:
     return ClipSize(1, registers + audio.patches)
 
 
+def count_parameters(audio: Audio) -> int:
+    """The weights of the encoder, without those of the objective and the probe. Source: learning/patch_encoder.py."""
+    encoder = audio.encoder
+    tokens = (encoder.patch**2 + 1 + audio.grid[1] + encoder.registers) * encoder.width
+    return tokens + encoder.layers * count_block(audio) + encoder.width
+
+
+def count_block(audio: Audio) -> int:
+    """The weights of one block: matrices, two norms, two gains, and the norms of a head's queries and keys."""
+    encoder = audio.encoder
+    matrices = 4 * encoder.width**2 + 3 * encoder.width * encoder.mlp_size
+    return matrices + 4 * encoder.width + 2 * encoder.head_dim
+
+
 def flops_per_clip(audio: Audio) -> float:
     """FLOPs of a forward and backward through the encoder, without the objective. Source: PaLM, arXiv 2204.02311, B."""
     encoder, clip = audio.encoder, size_of(audio)
-    products = 6.0 * (encoder.layers * encoder.block_parameters + encoder.patch**2 * encoder.width)
+    products = 6.0 * (encoder.layers * count_block(audio) + encoder.patch**2 * encoder.width)
     attention = 12.0 * encoder.layers * encoder.width * clip.tokens
     return clip.all_tokens * (products + attention)

@@ -156,7 +156,10 @@ class Checkpoint:
     async_save: Annotated[bool, Key("async"), Doc("Write in the background, at most one save at a time.")] = True
     final: Annotated[
         Literal["resumable", "hf"],
-        Doc("The result at the end: a checkpoint to resume from, or a Hugging Face folder in addition."),
+        Doc(
+            "The result at the end: a checkpoint to resume from, or a Hugging Face folder in addition. A run on audio "
+            "has its encoder in that folder."
+        ),
     ] = "resumable"
     export_dtype: Annotated[
         Literal["fp32", "bf16"], Doc("Type of the weights in that folder, and in those of `ckpt to-hf`.")

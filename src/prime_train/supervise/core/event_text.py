@@ -107,6 +107,9 @@ def _describe_trainer(event: Event) -> str:
             return f"validation loss {loss:.4f} at step {step}"
         case events.Measured(step=step, name=name, metric=metric, value=value):
             return f"{name}: {metric} {value:.4f} at step {step}"
+        case events.ClipsBroken(broken=broken, read=read, named=named):
+            first = f"; for example {named[0]}" if named else ""
+            return f"{broken:,} of {read:,} clips could not be decoded{first}"
         case events.TasksEvaluated() as e:
             failed = f", {e.failed} failed" if e.failed else ""
             return f"{e.environment}: mean reward {e.reward:.3f} on {e.tasks} held-out tasks{failed} at step {e.step}"

@@ -42,8 +42,8 @@ class AudioBatch:
 class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"]):
     """The batches of one rank. Rank r of R has the places r * B to r * B + B of each R * B places.
 
-    `held_out`: the fraction of the rows that no batch has. `on_broken` = "fail" raises UserError at the first broken clip; "skip" takes another row, until more than
-    `most_broken` of all samples were broken.
+    `held_out`: the fraction of the rows that no batch has. `on_broken` = "fail" raises UserError at the first broken
+    clip; "skip" takes another row, until more than `most_broken` of all samples were broken.
     """
 
     def __init__(

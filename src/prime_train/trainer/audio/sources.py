@@ -1,4 +1,4 @@
-"""Finds the clips of a run: local files, a dataset of the Hugging Face hub, or chirps that it makes. Decodes nothing."""
+"""Finds the clips of a run: local files, a dataset of the Hugging Face hub, or chirps. Decodes nothing."""
 
 from __future__ import annotations
 

@@ -133,7 +133,8 @@ class StepReader:
 def probe_micro_batches(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -> None:
     """Write one span for each size that fits: the fastest of some forwards and backwards, without collectives.
 
-    Each round runs every size once, so that a slower machine slows down all of them. No sharded model is measured, and no batch of clips.
+    Each round runs every size once, so that a slower machine slows down all of them. No sharded model is measured, and
+    no batch of clips.
     """
     if parallel.is_sharded(training.model) or not _is_repeatable(batch):
         return

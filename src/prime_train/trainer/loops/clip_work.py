@@ -115,12 +115,17 @@ class ClipRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _BrokenClips:
-    """Reports the clips that could not be decoded, as a part of each evaluation. It ends the workers of the rows."""
+class _ClipEvaluation:
+    """Measures the held-out clips, and reports the clips that could not be decoded. Its end is that of the rows."""
 
     rows: ClipRows
+    probe: HeldOutProbe
 
-    def measure(self, attempt: Attempt, training: Training, step: int) -> None:
+    def measure(self, attempt: Attempt, training: Training, step: int) -> float | None:
+        self._report_broken(attempt, training, step)
+        return self.probe.measure(attempt, training, step) if len(self.probe.rows) else None
+
+    def _report_broken(self, attempt: Attempt, training: Training, step: int) -> None:
         own = [sum(self.rows.broken.values()), self.rows.read]
         broken, read = training.world.sum(torch.tensor(own, device=training.device.torch)).tolist()
         # Each rank names those of its own, because only it has read them.
@@ -165,8 +170,7 @@ class _OpenedClips:
         _, held = self._table.hold_out(self._run.eval.held_out_ratio)
         maker = SampleMaker(held, ClipOrder(held.rows, 0), mel, audio.clip_s, columns_of(audio))
         rows = np.arange(min(held.rows, audio.probe.clips))
-        probe = HeldOutProbe(maker, rows, audio, self._classes)
-        return (_BrokenClips(self._rows), probe) if len(rows) else (_BrokenClips(self._rows),)
+        return (_ClipEvaluation(self._rows, HeldOutProbe(maker, rows, audio, self._classes)),)
 
 
 def _draw_once(table: ClipTable, path: Path, audio: Audio) -> None:

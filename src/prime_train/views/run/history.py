@@ -32,7 +32,7 @@ _COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib"
 
 # The report shows them from the state, if at all.
 _BRIEF = (events.Progress, events.Phase, events.CheckpointStarted, events.Sampled)
-_SHOWN = events.WatchEvent | events.CheckpointDeleted | events.StepSkipped | events.EventsDamaged
+_SHOWN = events.WatchEvent | events.CheckpointDeleted | events.ClipsBroken | events.StepSkipped | events.EventsDamaged
 _WHOLE_BYTES = 32 << 20  # a longer metrics.jsonl is shown by this many of its lines:
 SAMPLED_LINES = 20_000
 _LONGEST_BYTES = 64 << 10  # of a line
