@@ -90,6 +90,11 @@ class RunHistory(NamedTuple):
         started = self.state.started
         return math.log(started.vocab_size) if started is not None and started.vocab_size > 1 else None
 
+    @property
+    def guess_name(self) -> str:
+        """What `vocab_loss` is the logarithm of."""
+        return "ln(classes)" if self.state.unit == "clips" else "ln(vocabulary)"
+
 
 def gather(run_dir: RunDir) -> RunHistory:
     """Everything the report shows, up to now."""
@@ -248,7 +253,7 @@ def _held_out(run: RunHistory) -> str:
     first, last = run.evaluations[0].loss, run.evaluations[-1].loss
     text = f"{first:.4f} -> {last:.4f}"
     if run.vocab_loss is not None:
-        text += f", {1 - last / run.vocab_loss:.0%} below ln(vocabulary) = {run.vocab_loss:.4f}"
+        text += f", {1 - last / run.vocab_loss:.0%} below {run.guess_name} = {run.vocab_loss:.4f}"
     return text
 
 

@@ -127,9 +127,8 @@ def _loss(axes: Axes, history: RunHistory) -> None:
         )  # fmt: skip
     axes.margins(y=0.09)
     if history.vocab_loss is not None:
-        what = "classes" if history.state.unit == "clips" else "vocabulary"
         axes.axhline(history.vocab_loss, color="#777777", linewidth=0.9, linestyle=(0, (4, 3)))
-        words = f"ln({what}) = {history.vocab_loss:.2f}, a guess"
+        words = f"{history.guess_name} = {history.vocab_loss:.2f}, a guess"
         axes.annotate(
             words, (1, history.vocab_loss), xycoords=("axes fraction", "data"), xytext=(-2, 3),
             textcoords="offset points", ha="right", fontsize=8, color="#555555",
