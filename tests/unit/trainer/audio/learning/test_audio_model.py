@@ -13,6 +13,7 @@ from prime_train.spec.audio import Audio, AudioObjective
 from prime_train.spec.audio_size import count_encoder, count_parameters
 from prime_train.trainer.audio.learning.audio_model import AudioModel, audio_loss
 from prime_train.trainer.audio.learning.micro_batch import AudioMicroBatch
+from prime_train.trainer.audio.learning.supervised import Supervised
 from tests.unit.trainer.audio.learning import small
 from tests.unit.trainer.tiny import CPU
 
@@ -25,7 +26,7 @@ def learn(model: AudioModel, batches: list[AudioMicroBatch]) -> tuple[float, dic
     loss = 0.0
     for batch in batches:
         summed = audio_loss(model, batch, CPU)
-        summed.backward()
+        torch.autograd.backward(summed)
         loss += summed.item()
     gradients = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
     return loss, gradients
@@ -89,6 +90,7 @@ def test_several_labels_are_a_sigmoid_each() -> None:
     audio = small.config("supervised", multi_label=True)
     model = small.model(audio)
     batch = small.micro_batch(audio, 3, labels=[[1, 3], [-1, -1], [4, -1]])
+    assert isinstance(model.objective, Supervised)
     with torch.no_grad():
         logits = model.objective.head(model.encoder.pool(model.encoder(batch.log_mels)))
     expected = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from prime_train.trainer.audio.learning.patch_encoder import PatchEncoder, cut_p
 from prime_train.trainer.model.rotary import rotate
 from tests.unit.trainer.audio.learning import small
 
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 
 
 @pytest.fixture(scope="module")
