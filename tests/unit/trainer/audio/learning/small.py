@@ -35,7 +35,7 @@ def clips(count: int, first: int = 0, labels: list[list[int]] | None = None) -> 
     """Clips at the places from `first` on, each with numbers of its own."""
     places = np.arange(first, first + count)
     log_mels = np.stack([np.random.default_rng(place).standard_normal((96, 64)) for place in places])
-    found = np.array(labels or [[place % CLASSES] for place in places])
+    found = np.array(labels or [[place % CLASSES] for place in range(first, first + count)])
     return AudioBatch(log_mels.astype(np.float32), found, np.full(count, 96), places, places)
 
 
