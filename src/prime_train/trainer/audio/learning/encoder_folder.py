@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -60,7 +61,7 @@ def read_encoder(folder: str | Path) -> PatchEncoder:
             encoder = PatchEncoder(audio)
         encoder.to_empty(device="cpu")
         encoder.load_state_dict({name: weight.float() for name, weight in load_file(folder / WEIGHTS).items()})
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise _refuse(folder / WEIGHTS, error) from error
     return encoder
 
