@@ -41,8 +41,8 @@ _ANY_CONFIG = (
     "training.sch_schedule"
 )
 _RUN_TOML = (
-    "config.ini_init_from config.prf_profile data.aud_audio data.dat_sources data.eva_sets data.tsk_tasks model.mod_experts "
-    "model.mod_sizes model.tok_tokenizer rollouts.pol_policy serving.eng_engine training.bat_batch "
+    "config.ini_init_from config.prf_profile data.aud_audio data.dat_sources data.eva_sets data.tsk_tasks "
+    "model.mod_experts model.mod_sizes model.tok_tokenizer rollouts.pol_policy serving.eng_engine training.bat_batch "
     "training.cmd_command training.pre_precision"
 )
 _PRIME_RL = (

@@ -29,6 +29,12 @@ def draw_spectrograms(table: ClipTable, path: Path, clip_s: float, mel: MelSetti
         fix = "install the extra train, or leave --picture out"
         raise UserError("there is no matplotlib", str(path), "a picture is drawn with it", fix) from error
     shown = list(_find_spectrograms(table, clip_s, mel))
+    if not shown:
+        what, why = (
+            f"none of {_PICTURED} clips can be decoded",
+            "a picture is drawn of those that are spread over all rows",
+        )
+        raise UserError(what, str(path), why, "look at them: prime-train data audio scan PATH --decode")
     figure = Figure(figsize=(12, 1.7 * -(-len(shown) // 2)), layout="constrained")
     for number, (title, spectrogram) in enumerate(shown):
         axes = figure.add_subplot(-(-len(shown) // 2), 2, number + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from prime_train.core.errors import UserError
 from prime_train.core.rundir import make_folder
 from prime_train.events import ClipsBroken
 from prime_train.spec import RunSpec
@@ -176,8 +178,9 @@ class _OpenedClips:
 def _draw_once(table: ClipTable, path: Path, audio: Audio) -> None:
     """The picture of ten clips for the report, unless an earlier attempt drew it or there is no matplotlib."""
     if pictures.can_draw() and not os.path.lexists(path):
-        make_folder(path.parent)
-        pictures.draw_spectrograms(table, path, audio.clip_s, mel_of(audio))
+        with suppress(UserError, OSError):  # no run ends for want of a picture
+            make_folder(path.parent)
+            pictures.draw_spectrograms(table, path, audio.clip_s, mel_of(audio))
 
 
 def _export(attempt: Attempt, ready: Ready[Audio]) -> Path:

@@ -145,7 +145,7 @@ def _plan_encoder(audio: Audio, dtype: torch.dtype, saved: SavedTensors) -> _Pla
     """The encoder of a run on audio in one file, because it is small."""
     from prime_train.trainer.audio.learning.encoder_folder import WEIGHTS, write_encoder
 
-    tensors = [replace(one, dtype=dtype) for one in saved.list_tensors(f"model.{_ENCODER}")]
+    tensors = [one._replace(dtype=dtype) for one in saved.list_tensors(f"model.{_ENCODER}")]
 
     def fill(folder: Path) -> None:
         names = [f"{_ENCODER}{one.name}" for one in tensors]
