@@ -39,6 +39,7 @@ def encoder_does_not_fit(run: RunSpec) -> Problems:
     Good (audio):
         [audio]
         frames = 256
+        clip_s = 2.5
         [audio.encoder]
         width = 256
         heads = 4
