@@ -25,7 +25,7 @@ def find_clips(run: RunSpec) -> Path:
     if not source.path:
         raise UserError('kind = "audio" has no path', "data.sources", "it names the clips", 'path = "clips/"')
     path = Path(source.path).expanduser()
-    # The name of a dataset has one slash; whatever else is missing here is a mistyped path.
+    # The name of a dataset has one slash; any other missing path is mistyped.
     if path.exists() or source.path.count("/") != 1 or source.path.startswith((".", "/", "~")):
         return path / source.subset if source.subset and (path / source.subset).is_dir() else path
     return _download(source)

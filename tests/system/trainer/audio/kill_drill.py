@@ -66,20 +66,24 @@ def train_with_kills(run_dir: RunDir, kills: int, seed: int) -> int:
     for number in range(1, kills + 1):
         resume_step = newest_step(run_dir)
         process = tiny.start(run_dir, number, resume_step)
-        # It goes on for up to three steps: in a step, in a save, in an evaluation or before the first step.
-        target = resume_step + draw.randint(0, 3)
-        tiny.until(partial(_has_come, process, run_dir, target))
+        # In the set-up, or after up to three steps: in a step, in a save or in an evaluation.
+        steps = draw.randint(0, 3)
+        tiny.until(partial(_has_come, process, run_dir, number, resume_step + steps if steps else 0))
         tiny.kill(process)
     code, output = tiny.train(run_dir, kills + 1, newest_step(run_dir))
     assert code == 0, output
     return kills + 1
 
 
-def _has_come(process: subprocess.Popen[str], run_dir: RunDir, step: int) -> bool:
-    """Whether the run has made a step, or has ended."""
-    if process.poll() is not None:
+def _has_come(process: subprocess.Popen[str], run_dir: RunDir, number: int, step: int) -> bool:
+    """Whether this attempt has made a step, or has ended; with step 0, whether it has begun."""
+    own = run_dir.events / f"trainer-{number:03d}-rank0.jsonl"
+    if process.poll() is not None or (not step and own.exists()):
         return True
-    lines = run_dir.metrics.read_text(encoding="utf-8").splitlines() if run_dir.metrics.exists() else []
+    # Lines of an earlier attempt are dropped before this one says that it trains.
+    if not own.exists() or '"name":"train"' not in own.read_text(encoding="utf-8"):
+        return False
+    lines = run_dir.metrics.read_text(encoding="utf-8").splitlines()
     return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0) >= step
 
 
