@@ -143,7 +143,7 @@ class ClipTable:
             return (0, *self.ends)
         return tuple(np.searchsorted(self.chosen, (0, *self.ends)).tolist())
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """A hash of what gives a row its number: the names of all files and their rows."""
         named = [(part.files if isinstance(part, Folder) else part.known_name, part.rows) for part in self.parts]
