@@ -22,7 +22,7 @@ class AudioEncoder:
     registers: Annotated[NotNegative, Doc("Tokens without a patch, for what no place of the clip has.")] = 4
     layer_scale: Annotated[
         float, Gt(0), Doc("First value of the gain that each branch of a block has (LayerScale).")
-    ] = 0.1
+    ] = 0.5
     rope_theta: Annotated[float, Gt(0), Doc("Base of the rotary embedding of time and of pitch.")] = 100.0
     norm_eps: Annotated[float, Gt(0), Doc("Epsilon of RMSNorm.")] = 1e-06
 

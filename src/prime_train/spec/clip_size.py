@@ -23,13 +23,25 @@ def size_of(audio: Audio) -> ClipSize:
     registers = audio.encoder.registers
     match audio.objective:
         case "masked_autoencoder":
-            seen = round(audio.patches * (1 - audio.masked_autoencoder.mask_ratio))
-            return ClipSize(1, registers + min(max(1, seen), max(1, audio.patches - 1)))
+            return ClipSize(1, registers + count_seen(audio))
         case "lejepa":
-            width = max(1, round(audio.grid[0] * audio.lejepa.view_ratio))
-            kept = max(1, round(width * audio.grid[1] * (1 - audio.lejepa.drop_ratio)))
-            return ClipSize(audio.lejepa.views, registers + kept)
+            return ClipSize(audio.lejepa.views, registers + count_kept(audio))
     return ClipSize(1, registers + audio.patches)
+
+
+def count_seen(audio: Audio) -> int:
+    """Patches that a masked autoencoder sees: at least one, and at least one is hidden."""
+    return min(max(1, round(audio.patches * (1 - audio.masked_autoencoder.mask_ratio))), max(1, audio.patches - 1))
+
+
+def count_view_times(audio: Audio) -> int:
+    """Patches in time of a view of LeJEPA."""
+    return max(1, round(audio.grid[0] * audio.lejepa.view_ratio))
+
+
+def count_kept(audio: Audio) -> int:
+    """Patches of a view of LeJEPA that are not left out."""
+    return max(1, round(count_view_times(audio) * audio.grid[1] * (1 - audio.lejepa.drop_ratio)))
 
 
 def count_parameters(audio: Audio) -> int:

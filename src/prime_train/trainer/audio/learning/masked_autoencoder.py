@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from prime_train.spec.audio import Audio
-from prime_train.spec.audio_size import count_seen
+from prime_train.spec.clip_size import count_seen
 from prime_train.trainer.audio.learning.patch_encoder import (
     PatchEncoder,
     ScaledBlock,

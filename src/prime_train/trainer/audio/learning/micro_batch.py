@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.spec.audio import Audio
-from prime_train.spec.audio_size import count_kept, count_view_frames
+from prime_train.spec.clip_size import count_kept, count_view_times
 from prime_train.trainer.audio.batches import AudioBatch
 from prime_train.trainer.audio.log_mel import Floats
 from prime_train.trainer.data.order import Integers
@@ -79,7 +79,7 @@ def _draw_views(audio: Audio, seed: int, place: int) -> tuple[Integers, Floats]:
     """The patches of each view of a clip, (V, K), and the gains, (V,)."""
     source, sizes = generator(seed, ROWS, _VIEW, place), audio.lejepa
     times, pitches = audio.grid
-    width, kept = count_view_frames(audio), count_kept(audio)
+    width, kept = count_view_times(audio), count_kept(audio)
     begins = source.integers(0, times - width + 1, size=sizes.views)
     views = [begin * pitches + source.permutation(width * pitches)[:kept] for begin in begins]
     return np.stack(views), (sizes.gain * source.standard_normal(sizes.views)).astype(np.float32)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from prime_train.spec.audio import Audio, AudioObjective
-from prime_train.spec.audio_size import count_encoder, count_parameters
+from prime_train.spec.clip_size import count_parameters
 from prime_train.trainer.audio.learning.audio_model import AudioModel, audio_loss
 from prime_train.trainer.audio.learning.micro_batch import AudioMicroBatch
 from prime_train.trainer.audio.learning.supervised import Supervised
@@ -124,5 +124,4 @@ def test_counts_are_those_of_the_model(audio: Audio, objective: AudioObjective) 
     audio = replace(audio, objective=objective)
     with torch.device("meta"):
         model = AudioModel(audio, 7)
-    assert sum(weight.numel() for weight in model.encoder.parameters()) == count_encoder(audio)
-    assert sum(weight.numel() for weight in model.parameters()) == count_parameters(audio, 7)
+    assert sum(weight.numel() for weight in model.encoder.parameters()) == count_parameters(audio)

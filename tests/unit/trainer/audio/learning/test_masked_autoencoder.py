@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from prime_train.spec.audio_size import count_seen
+from prime_train.spec.clip_size import count_seen
 from prime_train.trainer.audio.learning.masked_autoencoder import MaskedPatches, normalise_patches
 from prime_train.trainer.audio.learning.patch_encoder import cut_patches
 from tests.unit.trainer.audio.learning import small
