@@ -20,11 +20,10 @@ from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.events import ClipsBroken, Evaluated, Measured, Progress, TrainerFailed, TrainerFinished
 from prime_train.spec import RunSpec
 from prime_train.spec.audio import AudioObjective
-from prime_train.spec.clip_size import count_parameters, size_of
+from prime_train.spec.clip_size import count_parameters, count_seen, size_of
 from prime_train.trainer.attempt import StopFlag
 from prime_train.trainer.audio.learning.audio_model import build_audio
 from prime_train.trainer.audio.learning.encoder_folder import read_encoder
-from prime_train.trainer.audio.learning.masked_autoencoder import count_seen
 from prime_train.trainer.audio.learning.micro_batch import draw
 from prime_train.trainer.audio.tables import Columns, open_clips
 from prime_train.trainer.loops import pretrain
