@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -161,3 +162,26 @@ def test_changes_of_an_earlier_attempt_that_cannot_be_read_end_the_attempt(tmp_p
     run_dir.applied_settings(2).write_text(content)
     with pytest.raises(UserError, match="same changes at the same steps"):
         open_settings(attempt_in(tmp_path, 2, 5), World(0, 1), [], 0)
+
+
+@contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_plan_that_cannot_be_read_for_a_moment_is_looked_for_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = RunDir(tmp_path)
+    live = open_settings(attempt_in(tmp_path), World(0, 1), [], 0)
+    write_plan(run_dir.settings, plan(1))
+    with no_free_descriptor():
+        assert not live.has_next()
+        assert not live.has_next()
+    assert capfd.readouterr().err.count("is not read yet") == 1
+    assert live.has_next()
