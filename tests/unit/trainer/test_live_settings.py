@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +22,7 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.live_settings import LiveSettings, PlannedStep, open_settings
 from prime_train.trainer.loops.pretrain import count_micro_batches
 from prime_train.trainer.parallel import World
+from tests.full_tables import no_free_descriptor
 
 RUN = RunSpec(run=Run(name="a", max_steps=1000), data=Data(sources=(Source(kind="python-stdlib"),)))
 RATES = (0.5, 0.25, 0.125)
@@ -163,16 +163,6 @@ def test_changes_of_an_earlier_attempt_that_cannot_be_read_end_the_attempt(tmp_p
     run_dir.applied_settings(2).write_text(content)
     with pytest.raises(UserError, match="same changes at the same steps"):
         open_settings(attempt_in(tmp_path, 2, 5), World(0, 1), [], 0)
-
-
-@contextmanager
-def no_free_descriptor() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_plan_that_cannot_be_read_for_a_moment_is_looked_for_again(

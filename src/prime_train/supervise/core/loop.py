@@ -190,6 +190,8 @@ class _Supervision:
             case actions.LeaveOut(gpu=gpu, reason=reason):
                 self._journal.append(events.GpuLeftOut(gpu, reason))
             case actions.Close(state=end, exit_code=exit_code, reason=reason):
+                for event in self._answers.close(self.state, finished=end == "finished"):
+                    self._journal.append(event)
                 self._journal.append(events.RunClosed(end, int(exit_code), reason))
             case actions.Wait(until_s=until_s):
                 self._wait(until_s)
