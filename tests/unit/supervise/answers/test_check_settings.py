@@ -133,7 +133,7 @@ def test_a_start_is_judged_with_the_changes_that_are_in_force(tmp_path: Path) ->
     with pytest.raises(UserError) as caught:
         start(run_dir, 4)
     error = caught.value
-    assert error.what.startswith("BAT001: 8 sequences do not divide by `batch.micro_batch` 4 x")
+    assert error.what.startswith("BAT001: 8 sequences do not divide by batch.micro_batch 4 x")
     assert "batch.micro_batch = 4" in error.why
     assert "another batch.micro_batch in the config" in error.fix
     start(run_dir, 4, 4)  # it goes back to a step before the change, which drops it
