@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,15 @@ from prime_train.supervise.processes.ask import ask, create_request_id
 from prime_train.supervise.processes.requests import SETTINGS_REQUESTED
 from prime_train.views.run.runs import find
 from prime_train.views.run.status import read_status
+from prime_train.views.run.status_document import had_no_step
 
+_POLL_S = 0.2
+_WHEN = {  # how the history says when a change is in force
+    "in_force": "in force{}",
+    "to_come": "to come{}",
+    "dropped": "no step",
+    "ended_before": "never: the run ended before it",
+}
 _UNSET = "unset"  # the word for a key without a value, which TOML cannot write
 
 
@@ -43,6 +52,7 @@ def set(
             "--undo", metavar="VERSION", min=0, help="Take back a change: the values before it. 0: the newest."
         ),
     ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the change is in force.")] = False,
     history: Annotated[bool, typer.Option("--history", help="List all changes.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -83,7 +93,27 @@ def set(
     if answer.outcome != "accepted":
         where = answer.where or str(run_dir.path)
         raise UserError(answer.what, where, answer.why, answer.fix, ExitCode.FINDINGS)
+    if wait:
+        answer = replace(answer, what=f"{answer.what}; {_await_step(run_dir, answer.request_id)}")
     _show({"version": 1, "run": run_dir.path.name, "changes": [answer.what], "accepted": True}, as_json)
+
+
+def _await_step(run_dir: RunDir, request_id: str) -> str:
+    """From which step on the change is in force. Raises UserError if the run ends before it."""
+    version = next(plan.version for plan in read_plans(run_dir.settings) if plan.id == request_id)
+    while True:
+        status = read_status(run_dir, time.time())
+        step = dict(status.state.settings_applied).get(version)
+        if step is not None:
+            return f"in force from step {step:,} on"
+        if had_no_step(version, status.state):
+            what, why = f"settings version {version} was never in force", "the run ended before it"
+            raise UserError(what, str(run_dir.path), why, "set it in the config of a longer run", ExitCode.FINDINGS)
+        if status.state.closed or not status.supervised:
+            what, why = f"settings version {version} is not in force yet", f"the run is {status.word}"
+            fix = "start the run again: the change comes with its first steps"
+            raise UserError(what, str(run_dir.path), why, fix, ExitCode.RESUMABLE)
+        time.sleep(_POLL_S)
 
 
 def _find_version(run_dir: RunDir, state: State) -> int:
@@ -138,15 +168,24 @@ def _live_document(run_dir: RunDir, state: State) -> dict[str, Any]:
 
 
 def _history_document(run_dir: RunDir, state: State) -> dict[str, Any]:
-    steps = dict(state.settings_applied)
-    changes = [_describe_plan(plan, steps.get(plan.version)) for plan in read_plans(run_dir.settings)]
+    changes = [_describe_plan(plan, state) for plan in read_plans(run_dir.settings)]
     return {"version": 1, "run": run_dir.path.name, "history": changes}
 
 
-def _describe_plan(plan: ChangePlan, step: int | None) -> dict[str, Any]:
-    """`step`: the first one with the values; null for a change that no step has yet."""
-    when = {"version": plan.version, "step": step, "requested_s": plan.requested_s, "by": plan.by, "why": plan.why}
-    return when | {"values": dict(plan.values), "before": dict(plan.before)}
+def _describe_plan(plan: ChangePlan, state: State) -> dict[str, Any]:
+    """`step`: the first one with the values; null for a change that no step has, or has any more."""
+    step = dict(state.settings_applied).get(plan.version) if plan.values else None
+    when = {"version": plan.version, "step": step, "state": _find_change_state(plan, state)}
+    about = {"requested_s": plan.requested_s, "by": plan.by, "why": plan.why}
+    return when | about | {"values": dict(plan.values), "before": dict(plan.before)}
+
+
+def _find_change_state(plan: ChangePlan, state: State) -> str:
+    if not plan.values:
+        return "dropped"
+    if had_no_step(plan.version, state):
+        return "ended_before"
+    return "in_force" if plan.version <= state.settings_in_force[0] else "to_come"
 
 
 def _show(document: Mapping[str, Any], as_json: bool) -> None:
@@ -178,8 +217,9 @@ def _describe_key(key: Mapping[str, Any]) -> str:
 
 
 def _describe_change(change: Mapping[str, Any]) -> str:
-    step = "no step yet" if change["step"] is None else f"from step {change['step']:,}"
+    step = "" if change["step"] is None else f" from step {change['step']:,}"
+    when = _WHEN[change["state"]].format(step)
     date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change["requested_s"]))
     why = f": {change['why']}" if change["why"] else ""
     texts = ", ".join(describe_values(change["values"])) or "dropped: the run went back to a step before it"
-    return f"{change['version']:>4}  {date}  {step}  {texts}  by {change['by']}{why}"
+    return f"{change['version']:>4}  {date}  {when}  {texts}  by {change['by']}{why}"

@@ -40,6 +40,7 @@ from prime_train.facts.facts import Facts, to_json
 from prime_train.programs import program_of
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.spec.answers import traits_of
+from prime_train.supervise.answers.check_settings import refuse_start
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.processes.lock import hold_run, refuse_held, unwritable_error
@@ -169,6 +170,7 @@ def run(
             write_note(f"the run.toml that the command stands for:\n\n{checked.text}")
         refuse_held(checked.run_dir)
         try:
+            refuse_start(checked.text, checked.spec, checked.run_dir, start)
             opened = program_of(checked.spec).open_run(None, checked.spec, checked.run_dir, start)
         except UserError as error:
             if checked.verdict.ok:
@@ -249,6 +251,7 @@ def _supervise(
         command = Command(str(run_dir.config), None, ())
     with hold_run(run_dir) as lock, open_machines(machines, checked.text) as ended:
         restore(checked.spec, run_dir, resume, show_bytes)
+        refuse_start(checked.text, checked.spec, run_dir, resume)
         opened = program_of(checked.spec).open_run(checked.text, checked.spec, run_dir, resume)
         program = checked.program(writes=True)
         _write_verdict(checked)

@@ -117,7 +117,7 @@ class CommandProgram(RunTomlProgram):
                 argv=(*wrapper, *trainer.command.argv, *words),
                 cwd=trainer.cwd,
                 log=run_dir.log(attempt, ROLE),
-                variables=(*own, *variables, *_add_live(trainer, run_dir, attempt)),
+                variables=(*own, *variables, *_add_live(trainer, run_dir, attempt, resume_step)),
                 files=((live_folder(run_dir, attempt) / live.RESUME, saved),),
             ),
         )
@@ -295,12 +295,13 @@ def _ask_resume(trainer: KnownTrainer, saved: str, resume_step: int) -> tuple[tu
     return (), (Variable(name, fill(text), f"it goes on from step {resume_step}"),)
 
 
-def _add_live(trainer: KnownTrainer, run_dir: RunDir, attempt: int) -> tuple[Variable, ...]:
+def _add_live(trainer: KnownTrainer, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Variable, ...]:
     """The variables of prime_train.live: where a script reports, and the folder from which callbacks are added."""
     folder, applied = live_folder(run_dir, attempt), run_dir.applied_settings(attempt)
     reports = [Variable(live.FOLDER_ENV, str(folder), "a script reports its steps here, and is asked to stop")]
     if trainer.command.settings:
         reports.append(Variable(live.PLANS_ENV, str(run_dir.settings), "a script finds changes of its settings here"))
+        reports.append(Variable(live.STEP_ENV, str(resume_step), "it knows its step before its first report"))
         reports.append(Variable(live.APPLIED_ENV, str(applied), "it makes the changes of earlier attempts again"))
     if not trainer.command.live:
         return tuple(reports)

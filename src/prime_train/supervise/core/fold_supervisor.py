@@ -226,6 +226,8 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
         fruitless=state.fruitless if state.halt is None else 0,
         best_complete=step if state.go_back_to else max(state.best_complete, step),
         newest_complete=step,
+        # What began after this step is not in force until this attempt has put it in force again.
+        settings_in_force=max((one for one in state.settings_applied if one[1] <= step), default=(0, 0)),
         rejected=event.rejected,
         saving_step=None,
         step=step,

@@ -27,7 +27,7 @@ from prime_train.supervise.core.journal import Journal, Show
 from prime_train.supervise.core.policy import Policy, build_policy, decide
 from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.launch.run_directory import number_config
+from prime_train.supervise.launch.run_directory import find_last_step, number_config
 from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.requests import Request, RequestReader, RequestRefusal, signals_into
@@ -129,7 +129,8 @@ class _Supervision:
             raise leftover_processes_error(stuck, self._run_dir)
         self._attempts.end_stale()
         run, config = self._run.run, number_config(self._run_dir)
-        self._journal.append(events.RunOpened(run.name, os.getpid(), run.max_steps, __version__, config, own_user()))
+        last = find_last_step(self._run, self.state, self._run_dir)
+        self._journal.append(events.RunOpened(run.name, os.getpid(), last, __version__, config, own_user()))
         damage = self._journal.describe_damage()
         if damage and damage != self.state.damage:
             self._journal.append(events.EventsDamaged(damage))
@@ -190,6 +191,8 @@ class _Supervision:
             case actions.LeaveOut(gpu=gpu, reason=reason):
                 self._journal.append(events.GpuLeftOut(gpu, reason))
             case actions.Close(state=end, exit_code=exit_code, reason=reason):
+                for event in self._answers.close(self.state, finished=end == "finished"):
+                    self._journal.append(event)
                 self._journal.append(events.RunClosed(end, int(exit_code), reason))
             case actions.Wait(until_s=until_s):
                 self._wait(until_s)

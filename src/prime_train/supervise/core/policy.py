@@ -11,7 +11,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.actions import Action
-from prime_train.supervise.core.command_answers import find_answer, find_unsent_save, find_unsent_test
+from prime_train.supervise.core.command_answers import awaits_test, find_answer, find_unsent_save, find_unsent_test
 from prime_train.supervise.core.state import AttemptState, Live, PendingKill, State
 from prime_train.supervise.evidence.diagnose import OOM_KILLER
 from prime_train.supervise.launch.program import Program
@@ -98,7 +98,10 @@ def decide(state: State, policy: Policy, now_s: float) -> Action:
         return actions.StartGpuTest(test.accepted.request_id, test.accepted.gpus)
     if state.live is not None:
         return _decide_live(state, state.live, policy, now_s)
-    return _leave(state, policy, now_s) or _decide_next_attempt(state, policy, now_s)
+    action = _leave(state, policy, now_s) or _decide_next_attempt(state, policy, now_s)
+    if isinstance(action, actions.PlanLaunch) and awaits_test(state):
+        return actions.Wait(now_s + _IDLE_WAIT_S)
+    return action
 
 
 def _leave(state: State, policy: Policy, now_s: float) -> Action | None:

@@ -270,7 +270,8 @@ class State:
     stop_at_once: bool = False  # requested twice: do not wait for a checkpoint
     answered: tuple[str, ...] = ()  # ids of the latest ANSWERS_KEPT requests
     settings_version: int = 0  # the newest change of settings that was accepted
-    settings_applied: tuple[tuple[int, int], ...] = ()  # (version, first step with its values)
+    settings_applied: tuple[tuple[int, int], ...] = ()  # (version, first step with its values), by any attempt
+    settings_in_force: tuple[int, int] = (0, 0)  # the newest one in the latest attempt; version 0 = the config alone
     commands: tuple[OpenCommand, ...] = ()  # oldest first
     halt: Halt | None = None
     go_back_to: int = 0  # the step from which the next attempt must start; 0 = the newest

@@ -14,6 +14,7 @@ from typing import Any
 from prime_train.core.errors import UserError
 from prime_train.core.installation import install_command
 from prime_train.events import Phase, TrainerStopped
+from prime_train.spec import RunSpec
 from prime_train.spec.answers import sequences_in_step
 from prime_train.spec.run import lr_ratio
 from prime_train.trainer import parallel
@@ -93,6 +94,17 @@ def _refuse_other_data(rows: TrainRows[Any], world: parallel.World) -> None:
         raise UserError("the machines of the run do not have the same data or tokenizer", "data.sources", why, fix)
 
 
+def count_micro_batches(run: RunSpec, step: int, ranks: int) -> int:
+    """The micro-batches of each rank in a step. Raises UserError where they do not make up its sequences."""
+    sequences, unit = sequences_in_step(run, step), run.batch.micro_batch * ranks
+    if sequences % unit:
+        what = f"{sequences} sequences of step {step:,} do not divide by {run.batch.micro_batch} x {ranks} ranks"
+        why = "the micro-batch is one that was changed live, and the step would have less data or none"
+        fix = f"start it with processes for which {run.batch.micro_batch} x processes divides {sequences}"
+        raise UserError(what, "batch.micro_batch", why, fix)
+    return sequences // unit
+
+
 def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
     work, ready, rows = opened.work, opened.ready, opened.rows
     training, checkpointer = ready.training, ready.checkpointer
@@ -112,7 +124,7 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
         saves = not is_last and is_due(step, run.checkpoint.interval_steps)
         evaluates = not is_last and is_due(step, run.eval.interval_steps)
         with spans.step(step):
-            count = sequences_in_step(run, step) // (run.batch.micro_batch * training.world.size)
+            count = count_micro_batches(run, step, training.world.size)
             with spans.host_span("data"):
                 began = time.perf_counter()
                 micro_batches = [rows.next_micro_batch() for _ in range(count)]  # count times (B, T)

@@ -75,10 +75,19 @@ def status_document(status: Status) -> dict[str, Any]:
     }
 
 
-def _settings(state: State) -> dict[str, int | None]:
-    """The newest change of settings, 0 for none, and the newest one in force with its first step."""
-    in_force, step = state.settings_applied[-1] if state.settings_applied else (0, None)
-    return {"version": state.settings_version, "in_force": in_force, "from_step": step}
+def _settings(state: State) -> dict[str, int | bool | None]:
+    """The newest change of settings, 0 for none, and the newest one in force with its first step.
+
+    `ended_before`: the run has finished, and the newest change was never in force.
+    """
+    in_force, step = state.settings_in_force
+    newest, ended = state.settings_version, had_no_step(state.settings_version, state)
+    return {"version": newest, "in_force": in_force, "from_step": step if in_force else None, "ended_before": ended}
+
+
+def had_no_step(version: int, state: State) -> bool:
+    """Whether the run has finished before a change of settings was in force."""
+    return state.state == "finished" and version > max((one for one, _ in state.settings_applied), default=0)
 
 
 def _not_finite(state: State) -> dict[str, str]:
@@ -148,7 +157,8 @@ def as_lines(document: Document) -> list[tuple[str, str]]:
         lines.append(("notes", f"{counted(notes, 'note')} of the watches: prime-train report {document['run']}"))
     if (settings := document["settings"])["version"]:
         since = f" from step {settings['from_step']:,} on" if settings["in_force"] else ""
-        lines.append(("settings", f"version {settings['version']}; in force: {settings['in_force']}{since}"))
+        ended = "; the run ended before the newest one" if settings["ended_before"] else ""
+        lines.append(("settings", f"version {settings['version']}; in force: {settings['in_force']}{since}{ended}"))
     if document["micro_batch"] is not None:
         lines.append(("micro-batch", f"{document['micro_batch']}, reduced because memory ran out"))
     if left_out := [gpu["uuid"] for gpu in document["gpus"] if gpu["left_out"]]:
