@@ -38,8 +38,8 @@ def with_values(run: RunSpec, values: Mapping[str, Any]) -> RunSpec:
     return from_json(to_json(run))
 
 
-def overlay(config: RunSpec, plans: Iterable[ChangePlan]) -> RunSpec:
-    """The run with the values of the plans, the later ones over the earlier ones.
+def find_in_force(config: RunSpec, plans: Iterable[ChangePlan]) -> dict[str, Any]:
+    """The values of the plans, the later ones over the earlier ones.
 
     A key that the config has changed since a plan was made counts as in the config: its author saw the plan.
     """
@@ -47,6 +47,12 @@ def overlay(config: RunSpec, plans: Iterable[ChangePlan]) -> RunSpec:
     for plan in plans:
         kept = {key: value for key, value in plan.values.items() if plan.config.get(key) == read_value(config, key)}
         values |= kept
+    return values
+
+
+def overlay(config: RunSpec, plans: Iterable[ChangePlan]) -> RunSpec:
+    """The run with the values of the plans that are in force."""
+    values = find_in_force(config, plans)
     return with_values(config, values) if values else config
 
 

@@ -23,6 +23,7 @@ from prime_train.supervise.answers.answer import Answers
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.attempt_end import leftover_processes_error, unwritable_run_error
 from prime_train.supervise.core.attempts import Attempts
+from prime_train.supervise.core.fold_instability import find_request
 from prime_train.supervise.core.journal import Journal, Show
 from prime_train.supervise.core.policy import Policy, build_policy, decide
 from prime_train.supervise.core.state import STOP_COMMAND, State
@@ -147,9 +148,10 @@ class _Supervision:
         self._attempts.protect()
         for event in self._services.turn(self.state, now_s):
             self._journal.append(event)
+        self._answer_instability()
         match decide(self.state, self._policy, now_s):
             # A launch that may not happen yet waits for one turn only, because what holds it back may end at any time.
-            case actions.PlanLaunch() if not self._attempts.may_launch():
+            case actions.PlanLaunch() if not self._attempts.may_launch() or find_request(self.state) is not None:
                 self._wait(now_s + TICK_S)
             case actions.PlanLaunch(attempt=attempt):
                 self._attempts.launch(attempt)
@@ -213,6 +215,12 @@ class _Supervision:
                         self._journal.append(event)
                 case RequestRefusal(path=path, why=why):
                     self._journal.append(events.RequestRefused(path, why))
+
+    def _answer_instability(self) -> None:
+        """Carry out the change for an instability like the requests of a person."""
+        if (request := find_request(self.state)) is not None:
+            for event in self._answers.answer(request, self.state):
+                self._journal.append(event)
 
     def release(self) -> None:
         """End every process. Each step runs even if the loop or another step raised."""
