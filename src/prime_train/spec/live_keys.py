@@ -30,6 +30,7 @@ LIVE_KEYS = (
     LiveKey("batch.micro_batch", "a step has the same sequences in other parts"),
     LiveKey("data.sampling_probs", "the next buffer of documents is drawn by them", ON_TEXT),
     LiveKey("data.loader_workers", "other workers prepare the next buffer of documents", ON_TEXT),
+    LiveKey("rl.temperature", "the rollouts that start after it have this temperature", ("rl",)),
     LiveKey("rl.kl_coef", "the loss has this weight of the divergence", ("rl",)),
 )
 
@@ -65,7 +66,6 @@ FIXED_KEYS = (
     FixedKey("precision", "the kernels are chosen at the start"),
     FixedKey("profile", "the traces are planned at the start"),
     FixedKey("rl", "the rollouts in progress were started with it"),
-    FixedKey("rl.temperature", "the rollouts in progress have probabilities at the temperature of their start"),
     FixedKey("tasks", "the environments are started", in_another_run=True),
     FixedKey("inference", "the server is started with it"),
     FixedKey("prime_train", "the supervisor reads it when it starts"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from prime_train.core.plans import ChangePlan
 from prime_train.spec.answers import global_batch
+from prime_train.spec.live_keys import TRAINED
 from prime_train.spec.run_spec import RunSpec, from_json, to_json
 
 
@@ -17,6 +18,20 @@ def read_value(run: RunSpec, key: str) -> Any:
     table, _, name = key.partition(".")
     value = getattr(getattr(run, table), name)
     return list(value) if isinstance(value, tuple) else value
+
+
+RATE_NAMES = ("lr", "learning_rate")  # by which a script declares its learning rate in [[command.settings]]
+
+
+def read_rates(config: RunSpec) -> dict[str, float]:
+    """The learning rates that change live, by key, as in the config; empty where none does."""
+    if config.command is not None:
+        declared = ((each.name, each.value) for each in config.command.settings if each.name in RATE_NAMES)
+        return {name: value for name, value in declared if value is not None}
+    if config.format != "run.toml" or config.run.kind not in TRAINED or config.parallel.machines > 1:
+        return {}
+    found = {"optim.lr": config.optim.lr, "optim.muon_lr": config.optim.muon_lr}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def pin_global_batch(run: RunSpec) -> RunSpec:

@@ -57,7 +57,7 @@ cool_down_steps = 5
 """
 
 
-def start(folder: Path, policy: str, action: str, worst: str, steps: int = 400) -> Supervised:
+def start(folder: Path, policy: str, action: str, worst: str, steps: int = 200) -> Supervised:
     (folder / "train.py").write_text(SCRIPT)
     text = CONFIG.format(policy=policy, action=action, worst=worst, steps=steps)
     (folder / "shaky.toml").write_text(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from prime_train import events
@@ -12,8 +11,9 @@ from prime_train.core.plans import read_plans
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, InstabilityFound
 from prime_train.spec import RunSpec
-from prime_train.spec.live_values import describe_values, find_in_force, read_value
+from prime_train.spec.live_values import describe_values, find_in_force, read_rates
 from prime_train.spec.supervision import Instability as Settings
+from prime_train.supervise.core.fold_instability import is_made
 from prime_train.supervise.core.instability import (
     STREAK_STEPS,
     WINDOW_STEPS,
@@ -23,8 +23,6 @@ from prime_train.supervise.core.instability import (
 )
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Program
-
-RATES = ("lr", "learning_rate")  # the names by which a script declares its rate in [[command.settings]]
 
 
 class InstabilityWatch:
@@ -87,25 +85,26 @@ class InstabilityWatch:
 
     def _lower_rate(self, factor: float) -> dict[str, Any]:
         """The rates that change live, times the factor. Empty where none does."""
-        run, plans = self._run, tuple(read_plans(self._run_dir.settings))
-        present: dict[str, Any] = {}
+        run, present = self._run, dict(read_rates(self._run))
+        plans = read_plans(self._run_dir.settings)
         if run.command is not None:
-            present = {one.name: one.value for one in run.command.settings if one.name in RATES}
-            for plan in plans:
-                present |= {key: value for key, value in plan.values.items() if key in present}
-        elif run.format == "run.toml" and run.parallel.machines == 1:
-            with suppress(AttributeError):
-                present = {key: read_value(run, key) for key in ("optim.lr", "optim.muon_lr")}
-                present |= {key: value for key, value in find_in_force(run, plans).items() if key in present}
-        lower = {key: float(f"{value * factor:.6g}") for key, value in present.items() if value is not None}
-        least = {one.name: one.min for one in run.command.settings} if run.command is not None else {}
-        return {key: value for key, value in lower.items() if value >= (least.get(key) or 0)}
+            changed = {key: value for plan in plans for key, value in plan.values.items()}
+        else:
+            changed = find_in_force(run, plans)
+        present |= {key: value for key, value in changed.items() if key in present and value is not None}
+        least = {one.name: one.min or 0 for one in run.command.settings} if run.command is not None else {}
+        lower = {key: float(f"{value * factor:.6g}") for key, value in present.items()}
+        return {key: value for key, value in lower.items() if value >= least.get(key, 0)}
 
 
 def is_quiet(found: Instability, state: State, settings: Settings) -> bool:
     """Whether the answer to an earlier instability still counts for this one."""
     before = state.instability
-    if before is None or found.has_ended:
+    if before is None:
+        return False
+    if state.accepted_by and not is_made(state):  # the trainer goes on until it is asked to end
+        return True
+    if found.has_ended:
         return False
     if state.is_proposed:  # a person who looks at it finds one proposal, and it is still there when they accept it
         return True
