@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from prime_train.core.plans import ChangePlan
@@ -15,8 +16,7 @@ from prime_train.spec.run_spec import RunSpec, from_json, to_json
 
 def read_value(run: RunSpec, key: str) -> Any:
     """The value of `key`, "table.field"; a list for an array. Raises AttributeError for a key that the run lacks."""
-    table, _, name = key.partition(".")
-    value = getattr(getattr(run, table), name)
+    value: Any = reduce(getattr, key.split("."), run)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -45,12 +45,20 @@ def with_values(run: RunSpec, values: Mapping[str, Any]) -> RunSpec:
     """The run with these values, each judged by its type and bounds. Raises ValueError and AttributeError."""
     if "batch.micro_batch" in values:
         run = pin_global_batch(run)
+    return from_json(to_json(put_values(run, values)))
+
+
+def put_values(run: RunSpec, values: Mapping[str, Any]) -> RunSpec:
+    """The run with these values, which are judged already. Raises AttributeError for a key that the run lacks."""
     for key, value in values.items():
-        table, _, name = key.partition(".")
         read_value(run, key)  # `replace` raises TypeError for a name that the table lacks
-        one = tuple(value) if isinstance(value, list) else value
-        run = replace(run, **{table: replace(getattr(run, table), **{name: one})})
-    return from_json(to_json(run))
+        run = _put(run, key.split("."), tuple(value) if isinstance(value, list) else value)
+    return run
+
+
+def _put(part: Any, path: list[str], value: Any) -> Any:
+    name, *rest = path
+    return replace(part, **{name: _put(getattr(part, name), rest, value) if rest else value})
 
 
 def find_in_force(config: RunSpec, plans: Iterable[ChangePlan]) -> dict[str, Any]:

@@ -139,7 +139,10 @@ def test_another_temperature_counts_for_the_rollouts_after_it_and_again_after_a_
     before, after = training_lines(straight), training_lines(changed)
     # The rollouts of step 9 were started in step 8. Before its update, those of step 10 are compared with the engine.
     assert [line | {"mismatch_kl": None} for line in after[:9]] == [line | {"mismatch_kl": None} for line in before[:9]]
-    assert all(one["entropy"] < other["entropy"] for one, other in zip(after[9:], before[9:], strict=True))
+    # A step whose rewards are equal learns nothing, and measures no entropy.
+    assert (
+        0 < max(line["entropy"] for line in after[9:]) < min(line["entropy"] for line in before[4:] if line["tokens"])
+    )
     assert all(line["mismatch_kl"] < 1e-6 for line in after[4:] if line["mismatch_kl"] is not None)
     for later in layout.scan(changed.checkpoints):
         if later.step > 8:

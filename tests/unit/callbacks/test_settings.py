@@ -17,7 +17,8 @@ STEPS = 12
 
 def optimizer_of(rate: float) -> torch.optim.SGD:
     first, second = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
-    return torch.optim.SGD([{"params": [first]}, {"params": [second], "lr": rate / 10}], lr=rate)
+    groups: list[dict[str, Any]] = [{"params": [first]}, {"params": [second], "lr": rate / 10}]
+    return torch.optim.SGD(groups, lr=rate)
 
 
 def sequential(optimizer: torch.optim.Optimizer) -> LRScheduler:
@@ -69,7 +70,12 @@ def test_a_rate_without_a_schedule_and_one_that_is_a_tensor() -> None:
 
 
 def test_other_settings_go_to_the_functions_of_the_script_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = [{}, {"lr": 0.2, "batch_size": 64}, {"lr": 0.2, "batch_size": 64}, {"lr": 0.3, "batch_size": 64}]
+    given: list[dict[str, float]] = [
+        {},
+        {"lr": 0.2, "batch_size": 64},
+        {"lr": 0.2, "batch_size": 64},
+        {"lr": 0.3, "batch_size": 64},
+    ]
     monkeypatch.setattr(live, "settings", lambda done: given[done])
     monkeypatch.setattr(settings, "_functions", [])
     found: list[dict[str, Any]] = []

@@ -30,6 +30,7 @@ class InstabilityWatch:
 
     def __init__(self, run: RunSpec, run_dir: RunDir, program: Program) -> None:
         self._run, self._run_dir, self._program = run, run_dir, program
+        self.settings = run.prime_train.instability  # they may change while the run trains
         self._steps: deque[ReportedStep] = deque(maxlen=WINDOW_STEPS + STREAK_STEPS)
         self._skipped: events.StepSkipped | None = None  # the latest, until a step changes the weights
         self._found: Instability | None = None
@@ -58,7 +59,7 @@ class InstabilityWatch:
     def turn(self, state: State) -> Iterator[InstabilityFound]:
         """What was found since the last call, unless it follows another one too closely."""
         found, self._found = self._found, None
-        settings = self._run.prime_train.instability
+        settings = self.settings
         if found is not None and settings.policy != "off" and not is_quiet(found, state, settings):
             yield self._propose(found, state, settings)
 

@@ -17,7 +17,7 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Cause
 from prime_train.events import Event, Record
-from prime_train.spec import RunSpec
+from prime_train.spec import PrimeTrain, RunSpec
 from prime_train.supervise.core.event_text import build_alert
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.environment import assign_gpus
@@ -94,6 +94,11 @@ class RunServices:
         for freed in self._disk.freed() if self._disk is not None else ():
             path, size_bytes = str(freed.path), freed.size_bytes
             yield events.SpaceFreed(state.attempt_number, path, size_bytes, freed.reason, freed.failed)
+
+    def take_settings(self, settings: PrimeTrain) -> None:
+        """Go on with settings of the supervision that have changed."""
+        self._watch_runner.take_settings(settings)
+        self._instability.settings = settings.instability
 
     def handle_record(self, state: State, record: Record) -> None:
         """Take an event of any writer, and send an alert for it; `state` is the state after it."""

@@ -9,7 +9,7 @@ Letters: B rows, T positions, N counted tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -154,14 +154,14 @@ def to_policy_batch(rows: Sequence[PolicyRow], version: int) -> PolicyBatch:
             begin += sample.positions - first
     places = np.flatnonzero(labels != IGNORED)  # (N,)
     counted = (values.ravel()[places] for values in (labels, logprobs, advantages, fresh))
-    return PolicyBatch(
+    batch = PolicyBatch(
         torch.from_numpy(tokens),
         torch.from_numpy(positions),
         torch.from_numpy(parts) if any(row.shared for row in rows) else None,
         torch.from_numpy(places),
         *map(torch.from_numpy, counted),
-        temperature=rows[0].samples[0].rollout.temperature if rows else 1.0,
     )
+    return replace(batch, temperature=rows[0].samples[0].rollout.temperature) if rows else batch
 
 
 def to_imitation_batch(demonstrations: Sequence[Demonstration]) -> MicroBatch:

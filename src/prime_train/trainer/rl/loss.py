@@ -112,7 +112,7 @@ def move_batch(batch: PolicyBatch, device: Device) -> tuple[Plan, PolicyBatch]:
     plan = None if batch.parts is None else plan_shared_prompts(batch.parts, device)
     counted = (batch.places, batch.labels, batch.engine_logprobs, batch.advantages, batch.fresh)  # (N,) each
     plan, (tokens, positions, *moved) = move_plan(plan, (batch.tokens, batch.positions, *counted), device.torch)
-    return plan, PolicyBatch(tokens, positions, None, *moved, temperature=batch.temperature)
+    return plan, replace(PolicyBatch(tokens, positions, None, *moved), temperature=batch.temperature)
 
 
 def next_token_logprobs(model: nn.Module, plan: Plan, batch: PolicyBatch, device: Device) -> tuple[Tensor, Tensor]:
