@@ -26,7 +26,18 @@ from prime_train.views.text import rounded
 Document = dict[str, Any]
 _OF_STATUS = (
     *("state", "resumable", "exit_code", "reason", "step", "max_steps", "is_endless", "loss", "validation_loss"),
-    *("reward", "tokens_per_s", "unit", "phase", "last_event", "attempt", "restarts", "left_s", "not_finite"),
+    *(
+        "reward",
+        "tokens_per_s",
+        "unit",
+        "phase",
+        "last_event",
+        "attempt",
+        "restarts",
+        "left_s",
+        "not_finite",
+        "proposal",
+    ),
 )
 _ALARMS_SHOWN = 20
 _ENTRIES_SHOWN = 300

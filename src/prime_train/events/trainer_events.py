@@ -50,6 +50,7 @@ class Progress:
     reward: float | None = None  # mean over the rollouts of the step; None if the run has no rewards
     unit: str = "tokens"  # of what the loss counts, and so of tokens_per_s and tokens_seen
     total: int | None = None  # the last step, where only the trainer itself knows it
+    grad_norm: float | None = None  # before clipping
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from prime_train.config import detect
 from prime_train.core.errors import ExitCode
 from prime_train.core.plans import list_versions, read_plan
 from prime_train.core.rundir import RunDir
-from prime_train.events import EventLog, RequestAnswered, RequestRefused, SettingsAccepted, SettingsApplied
+from prime_train.events import EventLog, HangFound, RequestAnswered, RequestRefused, SettingsAccepted, SettingsApplied
 from prime_train.spec import to_json
 from prime_train.supervise.processes.ask import ask, create_request_id
 from prime_train.supervise.processes.lock import find_holder
@@ -35,17 +35,21 @@ MANY = 1_500  # more than one look of the supervisor visits
 
 @pytest.fixture
 def supervised(tmp_path: Path) -> Iterator[Supervised]:
-    run_dir = RunDir(tmp_path / "run")
+    own = Supervised(prepare(tmp_path), "train", *SLOWLY)
+    own.until(lambda state: state.step > 0)
+    yield own
+    own.process.terminate()
+    own.end()
+
+
+def prepare(folder: Path) -> RunDir:
+    run_dir = RunDir(folder / "run")
     run_dir.path.mkdir()
     run_dir.config.write_text(CONFIG)
     found = detect.read(CONFIG, "run.toml").run
     assert found is not None
     run_dir.resolved.write_text(to_json(found))
-    own = Supervised(run_dir, "train", *SLOWLY)
-    own.until(lambda state: state.step > 0)
-    yield own
-    own.process.terminate()
-    own.end()
+    return run_dir
 
 
 def change(run_dir: RunDir, values: dict[str, object], expected: int, request_id: str = "") -> RequestAnswered:
@@ -159,3 +163,18 @@ def test_set_waits_until_the_change_is_in_force_or_the_run_has_ended(supervised:
     supervised.process.terminate()
     assert b"settings version 2 is not in force yet" in second.communicate(timeout=DEADLINE_S)[1]
     assert second.returncode == ExitCode.RESUMABLE
+
+
+def test_a_limit_of_silence_counts_at_once_for_a_trainer_that_hangs_already(tmp_path: Path) -> None:
+    run_dir = prepare(tmp_path)
+    own = Supervised(run_dir, "hang", "times=once", "max_steps=60")  # its limit is 300 s
+    try:
+        own.until(lambda state: state.step > 0)
+        answer = change(run_dir, {"prime_train.heartbeat.step_limit_s": 0.5}, 0)
+        assert answer.what == "settings version 1: prime_train.heartbeat.step_limit_s = 0.5, was unset"
+        own.until(lambda state: state.attempt_number == 2)
+        assert own.end() == 0
+    finally:
+        own.process.kill()
+    [hang] = [event for event in tiny.events(run_dir) if isinstance(event, HangFound)]
+    assert hang.limit_s == 0.5

@@ -20,10 +20,10 @@ from prime_train.supervise.answers.check_settings import check, list_live, read_
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.run_directory import read_run_spec
 from prime_train.supervise.processes.ask import ask, create_request_id
-from prime_train.supervise.processes.requests import SETTINGS_REQUESTED
+from prime_train.supervise.processes.requests import COMMAND_REQUESTED, SETTINGS_REQUESTED
 from prime_train.views.run.runs import find
 from prime_train.views.run.status import read_status
-from prime_train.views.run.status_document import had_no_step
+from prime_train.views.run.status_document import describe_open_proposal, had_no_step
 
 _POLL_S = 0.2
 _WHEN = {  # how the history says when a change is in force
@@ -53,6 +53,7 @@ def set(
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the change is in force.")] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Make the change that is proposed.")] = False,
     history: Annotated[bool, typer.Option("--history", help="List all changes.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -70,11 +71,16 @@ def set(
       prime-train set quickstart optim.lr=2e-4 --why 'the loss is flat'
 
       prime-train set quickstart --undo 0
+
+      prime-train set quickstart --accept
     """
     run_dir = find(run, Path.cwd())
     state = read_status(run_dir, time.time()).state
     if history:
         _show(_history_document(run_dir, state), as_json)
+        return
+    if accept:
+        _show(_accept(run_dir, state, bool(assignments) or undo is not None, why), as_json)
         return
     values = _read_values(assignments or [], run_dir)
     if undo is not None:
@@ -89,13 +95,29 @@ def set(
         return
     expected = _find_version(run_dir, state) if expect is None else expect
     body = {"values": values, "expected": expected, "by": own_user(), "why": why}
-    answer = ask(run_dir, state.attempt_number, SETTINGS_REQUESTED, body, create_request_id())
+    _show(_ask(run_dir, state, SETTINGS_REQUESTED, body, wait=wait), as_json)
+
+
+def _ask(run_dir: RunDir, state: State, kind: str, body: Mapping[str, Any], *, wait: bool = False) -> dict[str, Any]:
+    """The document of an accepted request. Raises UserError for a refused one."""
+    answer = ask(run_dir, state.attempt_number, kind, body, create_request_id())
     if answer.outcome != "accepted":
         where = answer.where or str(run_dir.path)
         raise UserError(answer.what, where, answer.why, answer.fix, ExitCode.FINDINGS)
     if wait:
         answer = replace(answer, what=f"{answer.what}; {_await_step(run_dir, answer.request_id)}")
-    _show({"version": 1, "run": run_dir.path.name, "changes": [answer.what], "accepted": True}, as_json)
+    return {"version": 1, "run": run_dir.path.name, "changes": [answer.what], "accepted": True}
+
+
+def _accept(run_dir: RunDir, state: State, is_more_given: bool, why: str) -> dict[str, Any]:
+    """Have the latest proposal made. Raises UserError."""
+    name, proposal = run_dir.path.name, state.instability
+    if is_more_given:
+        fix = f"prime-train set {name} --accept, then the other command"
+        raise UserError("--accept and another change are given", "--accept", "each is a change of its own", fix)
+    number = proposal.number if proposal is not None else 0
+    body = {"command": "accept", "step": number, "by": own_user(), "why": why}
+    return _ask(run_dir, state, COMMAND_REQUESTED, body)
 
 
 def _await_step(run_dir: RunDir, request_id: str) -> str:
@@ -169,7 +191,8 @@ def _live_document(run_dir: RunDir, state: State) -> dict[str, Any]:
 
 def _history_document(run_dir: RunDir, state: State) -> dict[str, Any]:
     changes = [_describe_plan(plan, state) for plan in read_plans(run_dir.settings)]
-    return {"version": 1, "run": run_dir.path.name, "history": changes}
+    document = {"version": 1, "run": run_dir.path.name, "history": changes}
+    return document | {"proposal": describe_open_proposal(state)}
 
 
 def _describe_plan(plan: ChangePlan, state: State) -> dict[str, Any]:
@@ -205,6 +228,9 @@ def _describe(document: Mapping[str, Any]) -> list[str]:
         return [f"{name}: {head} {text}" for text in document["changes"]]
     if "history" in document:
         lines = [_describe_change(change) for change in document["history"]]
+        if proposal := document["proposal"]:
+            lines.append(f"proposal {proposal['number']}: {proposal['change']}, because {proposal['what']}")
+            lines.append(f"to make it: prime-train set {name} --accept")
         return lines or [f"{name}: its settings are those of its config"]
     head = f"{name}: settings version {document['settings_version']}; these keys change live:"
     return [head, *(f"  {_describe_key(each)}" for each in document["keys"])]

@@ -174,6 +174,7 @@ function showDetail() {
   $("alarms").replaceChildren(...row.alarms.map((alarm) => alarm.answer === "note"
     ? make("div", {class: "quiet", title: `${alarm.why}\n${alarm.fix}`}, `note: ${alarm.what}`)
     : make("div", {class: "alarm warn"}, make("b", {}, alarm.what), make("div", {}, alarm.why), make("div", {}, alarm.fix))));
+  showProposal(row);
   $("curves").parentElement.hidden = !Object.keys(detail.curves).length;
   Charts.draw($("curves"), detail);
   showReplicas();
@@ -205,6 +206,16 @@ function showCommands(row) {
   }
   const shown = `${chosen}/${row.state}/${row.supervised}/${row.stopping}`;
   if ($("commands").dataset.of !== shown) { $("commands").replaceChildren(...buttons); $("commands").dataset.of = shown; }
+}
+/** The change that the policy on instability proposes, and the click that makes it. */
+function showProposal(row) {
+  const one = row.proposal, shown = JSON.stringify([chosen, one, row.supervised]);
+  if ($("proposal").dataset.of === shown) return;
+  $("proposal").dataset.of = shown;
+  $("proposal").hidden = !one;
+  if (!one) return;
+  const accept = make("button", {class: "plain owner", type: "button", "data-command": "accept", click: () => confirmThen(`Make this change: ${one.change}?`, () => send("command_requested", {command: "accept", step: one.number}))}, "Accept");
+  $("proposal").replaceChildren(make("b", {}, `proposed: ${one.change}`), make("div", {}, one.what), row.supervised ? accept : "");
 }
 function showCheckpoints(row) {
   const found = detail.checkpoints, parent = $("checkpoints");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prime_train.events import RequestAnswered
+from prime_train.supervise.core.fold_instability import describe_proposal, is_made
 from prime_train.supervise.core.state import CPU, Live, OpenCommand, State
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED
 
@@ -33,6 +34,8 @@ def _answer(command: OpenCommand, state: State) -> RequestAnswered | None:
             return _answer_checkpoint(command, state)
         case "go_back":
             return _answer_go_back(command, state)
+        case "accept":
+            return _answer_accept(command, state)
         case "return":
             return _done(command, f"used again from the next attempt on: {', '.join(command.accepted.gpus)}")
         case "drain" | "test":
@@ -84,6 +87,14 @@ def _answer_go_back(command: OpenCommand, state: State) -> RequestAnswered | Non
     if state.go_back_to != step:
         return _fail(command, f"no attempt started from step {step:,}", "a later command, or a stop, came before it")
     return None
+
+
+def _answer_accept(command: OpenCommand, state: State) -> RequestAnswered | None:
+    found = state.instability
+    if found is None or found.number != command.accepted.step or not state.accepted_by:
+        why = "it was refused, or a later proposal took its place"
+        return _fail(command, f"the change of proposal {command.accepted.step} is not made", why)
+    return _done(command, describe_proposal(found)) if is_made(state) else None
 
 
 def find_unsent_test(state: State) -> OpenCommand | None:

@@ -15,16 +15,20 @@ from queue import Empty, SimpleQueue
 
 from prime_train import __version__, events
 from prime_train.core.errors import UNWRITABLE, ExitCode
+from prime_train.core.plans import read_plans
 from prime_train.core.process_id import Identity, own_identity, own_user
 from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.spec.live_keys import OF_SUPERVISOR
+from prime_train.spec.live_values import find_in_force, put_values
 from prime_train.supervise.answers.answer import Answers
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.attempt_end import leftover_processes_error, unwritable_run_error
 from prime_train.supervise.core.attempts import Attempts
+from prime_train.supervise.core.fold_instability import find_request
 from prime_train.supervise.core.journal import Journal, Show
-from prime_train.supervise.core.policy import Policy, build_policy, decide
+from prime_train.supervise.core.policy import Policy, build_policy, change_limits, decide
 from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import find_last_step, number_config
@@ -108,6 +112,8 @@ class _Supervision:
         self._requests = RequestReader(run_dir, own_identity())
         self._answers = Answers(run, run_dir, program, self._services.list_gpus, self.inbox)
         self._clock = Clock()
+        self._own_policy = policy
+        self._taken = (0, 0)  # the version and the attempt of the settings that were taken last
         self._foreign_children = process.list_own_children()
 
     @property
@@ -145,12 +151,14 @@ class _Supervision:
         # Without the file of its own events the loop would decide the same again for ever.
         self._journal.check_exists()
         self._take_requests()
+        self._take_settings()
         self._attempts.protect()
         for event in self._services.turn(self.state, now_s):
             self._journal.append(event)
+        self._answer_instability()
         match decide(self.state, self._policy, now_s):
             # A launch that may not happen yet waits for one turn only, because what holds it back may end at any time.
-            case actions.PlanLaunch() if not self._attempts.may_launch():
+            case actions.PlanLaunch() if not self._attempts.may_launch() or find_request(self.state) is not None:
                 self._wait(now_s + TICK_S)
             case actions.PlanLaunch(attempt=attempt):
                 self._attempts.launch(attempt)
@@ -216,6 +224,24 @@ class _Supervision:
                         self._journal.append(event)
                 case RequestRefusal(path=path, why=why):
                     self._journal.append(events.RequestRefused(path, why))
+
+    def _take_settings(self) -> None:
+        """Go on with the keys of [prime_train] that have changed, or that a way back has dropped."""
+        newest = (self.state.settings_version, self.state.attempt_number)
+        if newest == self._taken or not newest[0] or self._run.command is not None:
+            return
+        self._taken = newest
+        in_force = find_in_force(self._run, read_plans(self._run_dir.settings))
+        values = {key: value for key, value in in_force.items() if key.startswith(OF_SUPERVISOR)}
+        settings = put_values(self._run, values).prime_train
+        self._policy = change_limits(self._own_policy, settings.heartbeat) if values else self._own_policy
+        self._services.take_settings(settings)
+
+    def _answer_instability(self) -> None:
+        """Carry out the change for an instability like the requests of a person."""
+        if (request := find_request(self.state)) is not None:
+            for event in self._answers.answer(request, self.state):
+                self._journal.append(event)
 
     def release(self) -> None:
         """End every process. Each step runs even if the loop or another step raised."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prime_train.core.errors import ExitCode
 from prime_train.events.bounds import MOST_ATTEMPTS
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch
+from prime_train.spec.supervision import Heartbeat
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.actions import Action
 from prime_train.supervise.core.command_answers import awaits_test, find_answer, find_unsent_save, find_unsent_test
@@ -73,6 +74,16 @@ def build_policy(run: RunSpec, program: Program) -> Policy:
         step_limit_s=settings.heartbeat.step_limit_s,
         slow_phase_limit_s=settings.heartbeat.slow_phase_limit_s,
         stop_grace_s=settings.stop_grace_s,
+    )
+
+
+def change_limits(policy: Policy, heartbeat: Heartbeat) -> Policy:
+    """The policy with the limits of silence of a config that has changed."""
+    return replace(
+        policy,
+        startup_limit_s=heartbeat.startup_limit_s,
+        step_limit_s=heartbeat.step_limit_s,
+        slow_phase_limit_s=heartbeat.slow_phase_limit_s,
     )
 
 

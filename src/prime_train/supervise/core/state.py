@@ -10,6 +10,7 @@ from prime_train.events import (
     CommandAccepted,
     GpuTested,
     HangFound,
+    InstabilityFound,
     Measured,
     Record,
     Sampled,
@@ -22,6 +23,7 @@ from prime_train.supervise.watches.hang.silence_limits import Learned
 Value = TypeVar("Value")
 
 STOP_COMMAND = "prime-train stop"
+POLICY = "policy"  # the author of the changes that the supervisor makes itself
 CPU = "cpu"  # stands for a GPU in the tests of a machine without one
 ASKERS = ("SIG", STOP_COMMAND)  # how StopAsked.by begins, unless an alarm pauses the run
 
@@ -272,6 +274,10 @@ class State:
     settings_version: int = 0  # the newest change of settings that was accepted
     settings_applied: tuple[tuple[int, int], ...] = ()  # (version, first step with its values), by any attempt
     settings_in_force: tuple[int, int] = (0, 0)  # the newest one in the latest attempt; version 0 = the config alone
+    instability: InstabilityFound | None = None  # the latest
+    is_proposed: bool = False  # its change waits for a person
+    accepted_by: str = ""  # who makes it: POLICY, or the person who accepted it; "" = it is proposed, or over
+    policy_changes: int = 0  # that the policy made itself
     commands: tuple[OpenCommand, ...] = ()  # oldest first
     halt: Halt | None = None
     go_back_to: int = 0  # the step from which the next attempt must start; 0 = the newest

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import torch
 
+from prime_train.core.errors import UserError
 from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
@@ -34,7 +35,13 @@ _PROBE_ROUNDS = 3
 
 def report_spike(attempt: Attempt, spikes: Spikes, step: int, lr: float, result: StepResult) -> None:
     """Write an event where the step was skipped. Raises UserError where the run has to end."""
-    if reason := spikes.record(step, lr, result):
+    try:
+        reason = spikes.record(step, lr, result)
+    except UserError as end:
+        # The weights are as before here too. By this event the supervisor knows what the run ended for.
+        attempt.emit(StepSkipped(attempt.number, step, result.loss, result.grad_norm, end.what))
+        raise
+    if reason:
         attempt.emit(StepSkipped(attempt.number, step, result.loss, result.grad_norm, reason))
 
 

@@ -116,8 +116,10 @@ class _Comparison:
                 finished = collector is not None and collector.queue.finish(step + 1, self.waiting, _COMPARED_ROLLOUTS)
                 training.world.share(None)  # the other ranks wait here, because NCCL allows no wait of minutes
             rollouts = collector.queue.list_finished(step, _COMPARED_ROLLOUTS) if collector and finished else []
-            if rollouts:
-                rows = share_prompts([JudgedRollout(rollout, 0.0) for rollout in rollouts], len(rollouts))
+            # Coming steps may have other temperatures, and a batch has one.
+            for temperature in dict.fromkeys(rollout.temperature for rollout in rollouts):
+                same = [JudgedRollout(rollout, 0.0) for rollout in rollouts if rollout.temperature == temperature]
+                rows = share_prompts(same, len(same))
                 loss.compare(parallel.unwrap(training.model), to_policy_batch(rows, step), training.device)
         self.ready.checkpointer.before_update()
 
@@ -139,6 +141,8 @@ def _train(attempt: Attempt, ready: Ready[TextModel], collector: Collector | Non
         step += 1
         if live.has_changed(step):  # on every rank at this step
             training = adjust(training, live.attempt.run)
+            if collector is not None:
+                collector.queue.take_settings(live.attempt.run)
         attempt = live.attempt
         run = attempt.run
         share = partial(share_rows, micro_batch=run.batch.micro_batch, rank=world.rank, ranks=world.size)

@@ -8,6 +8,7 @@ from typing import Any
 
 from prime_train.core.units import counted, format_count, format_seconds
 from prime_train.events.record import describe
+from prime_train.supervise.core.fold_instability import describe_proposal
 from prime_train.supervise.core.state import ActiveAlarm, AttemptState, State, TaskScore
 from prime_train.views.run import measures
 from prime_train.views.run.status import Status
@@ -57,6 +58,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "gpus": [_gpu(uuid, state) for uuid in _list_gpus(state)],
         "micro_batch": state.micro_batch,
         "settings": _settings(state),
+        "proposal": describe_open_proposal(state),
         "disk": {"free_gib": rounded(status.free_gib, 1)},
         "checkpoints": {"newest_complete": status.newest_complete, "saving": state.saving_step},
         "is_endless": state.is_endless,
@@ -88,6 +90,14 @@ def _settings(state: State) -> dict[str, int | bool | None]:
 def had_no_step(version: int, state: State) -> bool:
     """Whether the run has finished before a change of settings was in force."""
     return state.state == "finished" and version > max((one for one, _ in state.settings_applied), default=0)
+
+
+def describe_open_proposal(state: State) -> dict[str, Any] | None:
+    """The change that waits for a person, with its reason; null without one."""
+    found = state.instability
+    if found is None or not state.is_proposed:
+        return None
+    return pick(found, "number", "step", "what", "values", "go_back_to") | {"change": describe_proposal(found)}
 
 
 def _not_finite(state: State) -> dict[str, str]:
@@ -159,6 +169,10 @@ def as_lines(document: Document) -> list[tuple[str, str]]:
         since = f" from step {settings['from_step']:,} on" if settings["in_force"] else ""
         ended = "; the run ended before the newest one" if settings["ended_before"] else ""
         lines.append(("settings", f"version {settings['version']}; in force: {settings['in_force']}{since}{ended}"))
+    if (proposal := document["proposal"]) is not None:
+        lines.append(("unstable", proposal["what"]))
+        accept = f"to make it: prime-train set {document['run']} --accept"
+        lines.append(("proposed", f"{proposal['change']}; {accept}"))
     if document["micro_batch"] is not None:
         lines.append(("micro-batch", f"{document['micro_batch']}, reduced because memory ran out"))
     if left_out := [gpu["uuid"] for gpu in document["gpus"] if gpu["left_out"]]:
