@@ -1,4 +1,4 @@
-"""Serves the page, the documents and the stream of changes over HTTP on loopback. Reads no file of a run itself.
+"""Serves the page, the documents and the stream of changes over HTTP. Reads no file of a run itself.
 
 Every request passes `Guard`, which judges its Host and Origin headers and its token, and forbids the browser to load or
 run anything from elsewhere. A GET changes nothing; the only POST hands a request to a supervisor.
@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from prime_train.control.access import Address, Role, Tokens
+from prime_train.control.access import SESSION_S, Address, Role, Tokens
 from prime_train.control.logs import EVIDENCE_LINES, LINES, read_log
 from prime_train.control.prometheus import write_metrics
 from prime_train.control.requests import hand_on
@@ -38,7 +38,6 @@ from prime_train.core.outside import MARK_BYTES, parse_json
 MOST_READERS = 32  # of the stream
 _LOGGER = logging.getLogger("uvicorn.error")  # the log of the server, on stderr
 _AT_WORK = 16  # requests that wait for a supervisor; more are refused
-_COOKIE_S = 30 * 24 * 3600
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
@@ -100,8 +99,9 @@ class Guard:
         request = Request(scope)
         given = request.query_params.get("t", "") if scope["path"] == "/" else ""
         if given and (role := self._tokens.find_role(given)):
-            return self._give_cookie(given)
-        role = self._tokens.find_role(bearer or request.cookies.get(self._address.cookie, ""))
+            return self._give_cookie(role)
+        cookie = request.cookies.get(self._address.cookie, "")
+        role = self._tokens.find_role(bearer) if bearer else self._tokens.find_session(cookie, time.time())
         if role is None:
             why = "only those with a token of this controller may see its runs"
             return _refuse(
@@ -113,10 +113,12 @@ class Guard:
         scope["role"] = role
         return None
 
-    def _give_cookie(self, token: str) -> Response:
+    def _give_cookie(self, role: Role) -> Response:
         """To the page without the token in its address: an address is kept in the history of a browser."""
         answer = RedirectResponse("/", status_code=303)
-        answer.set_cookie(self._address.cookie, token, _COOKIE_S, path="/", httponly=True, samesite="strict")
+        session, is_encrypted = self._tokens.create_session(role, time.time()), self._address.is_encrypted
+        name, path = self._address.cookie, "/"
+        answer.set_cookie(name, session, SESSION_S, path=path, secure=is_encrypted, httponly=True, samesite="strict")
         return answer
 
 

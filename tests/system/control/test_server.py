@@ -56,7 +56,8 @@ def test_the_address_with_the_token_gives_a_cookie_that_no_script_reads(served: 
     answer = served.ask("GET", f"/?t={served.token}", {})
     assert (answer.status, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"]
-    assert cookie.startswith(f"prime_train_{served.port}={served.token};")
+    assert cookie.startswith(f"prime_train_{served.port}=owner.")
+    assert served.token not in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     page = served.get("/")
@@ -70,7 +71,10 @@ def test_the_address_with_the_token_gives_a_cookie_that_no_script_reads(served: 
 
 @pytest.mark.parametrize("path", ["/", "/app.js", "/api/state", "/api/stream", "/api/run?name=small", "/metrics", "/x"])
 def test_nothing_is_shown_without_a_token(served: Served, path: str) -> None:
-    for headers in ({}, {"Cookie": f"prime_train_{served.port}={'a' * 43}"}, {"Authorization": "Bearer x"}):
+    cookies = ("a" * 43, served.token, f"owner.99999999999.{'0' * 64}")  # the token itself is no session
+    headers_of_cookies = [{"Cookie": f"prime_train_{served.port}={one}"} for one in cookies]
+    session = served.owner["Cookie"].partition("=")[2]
+    for headers in ({}, *headers_of_cookies, {"Authorization": "Bearer x"}, {"Authorization": f"Bearer {session}"}):
         answer = served.ask("GET", path, headers)
         assert answer.status == 401
         assert set(answer.document["error"]) == {"what", "where", "why", "fix"}
@@ -279,6 +283,14 @@ def test_a_port_in_use_has_a_message_of_four_parts(folder: Path) -> None:
     assert done.returncode == 4
     assert f"port {port} is in use" in done.stderr
     assert "--port N" in done.stderr
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "99999999999999999999"])
+def test_a_port_out_of_range_has_a_message_of_four_parts(folder: Path, port: str) -> None:
+    done = prime_train("control", "--port", port, cwd=folder)
+    assert done.returncode == 2
+    for part in (f"{port} is no port", "16 bits", "N from 0 to 65535"):
+        assert part in done.stderr
 
 
 def test_without_runs_there_is_nothing_to_show(tmp_path: Path) -> None:
