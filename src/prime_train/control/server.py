@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from prime_train.control.access import SESSION_S, Address, Role, Tokens
+from prime_train.control.editor import judge_change
 from prime_train.control.logs import EVIDENCE_LINES, LINES, read_log
 from prime_train.control.prometheus import write_metrics
 from prime_train.control.requests import hand_on
@@ -38,6 +39,7 @@ from prime_train.core.outside import MARK_BYTES, parse_json
 MOST_READERS = 32  # of the stream
 _LOGGER = logging.getLogger("uvicorn.error")  # the log of the server, on stderr
 _AT_WORK = 16  # requests that wait for a supervisor; more are refused
+_JUDGED = 2  # changes at a time, each by a program of its own; others wait
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
@@ -138,6 +140,7 @@ class Controller:
         self._page = _load_page()
         self._readers = 0
         self._at_work = CapacityLimiter(_AT_WORK)
+        self._judging = CapacityLimiter(_JUDGED)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watcher", daemon=True)
 
@@ -170,6 +173,7 @@ class Controller:
             *(Route(path, self.page, methods=["GET"]) for path in self._page),
             Route("/api/state", self.state, methods=["GET"]),
             Route("/api/run", self.run, methods=["GET"]),
+            Route("/api/preview", self.preview, methods=["GET"]),
             Route("/api/log", self.log, methods=["GET"]),
             Route("/api/stream", self.stream, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
@@ -189,6 +193,21 @@ class Controller:
         found = await to_thread.run_sync(self._watcher.detail, request.query_params.get("name", ""))
         if found is None:
             return _refuse(404, "there is no such run", "its folder is gone, or was never here", "reload the page")
+        return JSONResponse(found)
+
+    async def preview(self, request: Request) -> Response:
+        """`values`: a JSON object of settings. Whether the supervisor would accept them, with what changes."""
+        name = request.query_params.get("name", "")
+        run_dir, row = self._watcher.run_dir(name), self._watcher.row(name)
+        if run_dir is None or row is None or request.scope["role"] != "owner":
+            return _refuse(
+                404, "there is no such editor", "the run is not here, or this token may only read", "reload the page"
+            )
+        values = request.query_params.get("values", "")
+        try:
+            found = await to_thread.run_sync(judge_change, run_dir, values, row["step"] or 0, limiter=self._judging)
+        except UserError as error:
+            return _refuse_by(error)
         return JSONResponse(found)
 
     async def log(self, request: Request) -> Response:
