@@ -152,7 +152,7 @@ class Controller:
                 self._watcher.look()
             except Exception as error:  # without this thread the page would stand still and say that it is live
                 problem = f"{type(error).__name__}: {error}"
-                # Once, because a look that fails is repeated four times per second.
+                # Once, because a look that fails is repeated five times per second.
                 if problem != told:
                     _LOGGER.exception("the runs cannot be read")
                 told = problem

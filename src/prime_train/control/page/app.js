@@ -52,12 +52,25 @@ function hue(name) { let found = 7; for (const letter of name) found = (found * 
 // --- runs, devices, failures --------------------------------------------------------------------------
 
 const RANK = {running: 0, recovering: 0, starting: 0, paused: 0, died: 1, failed: 1, unreadable: 1};
+// Elements by their names, with what they were made from: of a thousand runs a few change at a time.
+const kept = {runs: new Map(), machines: new Map()};
+function keep(of, name, made, create) {
+  const before = kept[of].get(name);
+  if (before && before.made.every((one, place) => one === made[place])) return before.element;
+  const element = create();
+  kept[of].set(name, {made, element});
+  return element;
+}
+/** Replace the children, unless they are these already. */
+function fill(parent, children) {
+  if (parent.children.length !== children.length || children.some((child, place) => parent.children[place] !== child)) parent.replaceChildren(...children);
+}
 function showRuns() {
   const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = ([name, row]) => words.every((word) => `${name} ${row.state}`.toLowerCase().includes(word));
   const runs = Object.entries(model.runs).filter(fits).sort(([a, x], [b, y]) =>
     Number(!x.supervised) - Number(!y.supervised) || (RANK[x.state] ?? 2) - (RANK[y.state] ?? 2) || (y.began_s ?? 0) - (x.began_s ?? 0) || a.localeCompare(b));
-  $("runs").replaceChildren(...runs.slice(0, ROWS_SHOWN).map(([name, row]) => runRow(name, row)));
+  fill($("runs"), runs.slice(0, ROWS_SHOWN).map(([name, row]) => keep("runs", name, [row, name === chosen], () => runRow(name, row))));
   const all = Object.keys(model.runs).length, live = Object.values(model.runs).filter((row) => row.supervised).length;
   $("shown").textContent = runs.length > ROWS_SHOWN ? `the first ${ROWS_SHOWN} of ${runs.length}; filter for the others` : "";
   const unread = model.controller.unread ? `, ${model.controller.unread} not read yet` : "";
@@ -88,13 +101,16 @@ function showDevices() {
   const machines = Object.entries(model.machines).sort();
   const count = machines.reduce((sum, [, machine]) => sum + Object.keys(machine.devices).length, 0);
   $("devices-note").textContent = count ? `${count} on ${machines.length} machine${machines.length > 1 ? "s" : ""}; colour: run, border: health` : "no run trains here";
-  $("devices").replaceChildren(...machines.map(([host, machine]) => {
+  const isSmall = count >= SMALL_FROM;
+  fill($("devices"), machines.map(([host, machine]) => keep("machines", host, [machine, isSmall], () => {
     const devices = Object.entries(machine.devices).sort(([, x], [, y]) => x.index - y.index);
-    return make("div", {class: "machine"}, make("b", {}, host), make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, count >= SMALL_FROM))));
-  }));
+    return make("div", {class: "machine"}, make("b", {}, host), make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, isSmall))));
+  })));
 }
+/** The runs that go on without a GPU. */
+const outOf = (device) => device.left_out || [];
 function health(device) {
-  if (device.fault || device.remap_failed || device.left_out.length) return "broken";
+  if (device.fault || device.remap_failed || outOf(device).length) return "broken";
   if (device.xids.length || device.remap_pending || device.uncorrected_errors) return "hurt";
   return device.uuid ? "ok" : "";
 }
@@ -103,7 +119,7 @@ function deviceCell(host, name, device, isSmall) {
   const who = work ? `${work.rank} · ${work.run}` : "idle";
   const used = typeof device.used_bytes === "number" && device.total_bytes ? `${Math.round(100 * device.used_bytes / device.total_bytes)}% mem` : "";
   const parts = [device.utilisation_percent === null || device.utilisation_percent === undefined ? "" : `${device.utilisation_percent}%`, used, typeof device.temperature_c === "number" ? `${device.temperature_c}°C` : ""];
-  const trouble = device.fault || (device.xids.length ? `XID ${device.xids.join(", ")}` : "") || (device.left_out.length ? "left out" : "");
+  const trouble = device.fault || (device.xids.length ? `XID ${device.xids.join(", ")}` : "") || (outOf(device).length ? "left out" : "");
   const lag = work && work.lag ? `${work.lag} behind` : work ? `step ${whole(work.step)}` : "";
   const element = make("button", {class: `cell ${health(device)}${isSmall ? " small" : ""}`, type: "button", "data-device": name, title: `${host} ${device.kind} ${device.index}: ${who}${trouble ? `; ${trouble}` : ""}`,
     click: () => showDevice(host, name, device)},
@@ -120,16 +136,16 @@ function showDevice(host, name, device) {
     ["utilisation", typeof device.utilisation_percent === "number" ? `${device.utilisation_percent} %` : isGpu ? "not known" : ""], ["memory", isGpu ? `${mib(device.used_bytes)} of ${mib(device.total_bytes)}` : ""],
     ["temperature", typeof device.temperature_c === "number" ? `${device.temperature_c} °C` : isGpu ? "not known" : ""], ["fault", device.fault], ["XIDs", device.xids.join(", ") || (isGpu ? "none" : "")],
     ["uncorrectable errors", isGpu ? device.uncorrected_errors ?? "not known" : ""], ["remap failed", isGpu ? flag(device.remap_failed) : ""], ["remap waits for a reset", isGpu ? flag(device.remap_pending) : ""],
-    ["left out by", device.left_out.join(", ")]];
+    ["left out by", outOf(device).join(", ")]];
   dialog(`${host}: ${device.kind} ${device.index}`, make("div", {}, facts(pairs), isGpu ? deviceButtons(device) : ""));
 }
 /** For each run that uses the GPU or goes on without it: what its supervisor can do with it. */
 function deviceButtons(device) {
   const button = (run, text, command, question) => make("button", {class: "plain", type: "button", "data-command": command, "data-of": run,
     click: () => confirmThen(question, () => send("command_requested", {command, gpus: [device.uuid]}, run), run)}, text);
-  const used = [...new Set(device.work.map((one) => one.run))].filter((run) => !device.left_out.includes(run));
+  const used = [...new Set(device.work.map((one) => one.run))].filter((run) => !outOf(device).includes(run));
   const lines = [...used.map((run) => [run, button(run, "Drain", "drain", "Save, end the attempt, go on without this GPU, and test it?")]),
-    ...device.left_out.map((run) => [run, button(run, "Test", "test", "Compare its results with known ones?"), button(run, "Return", "return", "Use this GPU from the next attempt on?")])];
+    ...outOf(device).map((run) => [run, button(run, "Test", "test", "Compare its results with known ones?"), button(run, "Return", "return", "Use this GPU from the next attempt on?")])];
   return make("div", {class: "owner"}, ...lines.map(([run, ...buttons]) => make("div", {class: "line"}, make("b", {}, run), ...buttons)));
 }
 
@@ -232,6 +248,8 @@ function showCheckpoints(row) {
 // --- the editor of live settings ----------------------------------------------------------------------
 
 let shownKeys = "", verdict = null, judgeDue = 0;
+/** What may change, with its value. Of a run on another machine only the values are known here. */
+const liveKeys = () => detail?.editor?.keys ?? Object.entries(detail?.values ?? {}).map(([key, value]) => ({key, value, legal: "", effect: "", obstacle: null}));
 const keyInputs = () => [...$("keys").querySelectorAll("input")];
 function resetEditor() { $("editor").reset(); shownKeys = ""; $("keys").replaceChildren(); preview(); }
 function keyLine(one) {
@@ -241,7 +259,7 @@ function keyLine(one) {
 }
 const asText = (value) => value === null || value === undefined ? "unset" : typeof value === "object" ? JSON.stringify(value) : String(value);
 function showEditor() {
-  const {keys, problem} = detail.editor, signature = JSON.stringify(detail.editor);
+  const keys = liveKeys(), problem = detail.editor?.problem, signature = JSON.stringify([keys, problem]);
   if (signature !== shownKeys && !keyInputs().some((input) => input.value !== "")) {
     shownKeys = signature;
     $("keys").replaceChildren(...keys.map(keyLine));
@@ -250,10 +268,10 @@ function showEditor() {
   for (const input of [...keyInputs(), $("other-key"), $("other-value")]) input.disabled = !detail.row.supervised;
   const applied = new Map(detail.entries.filter((entry) => entry.kind === "settings_applied").map((entry) => [entry.details.version, entry.step]));
   $("versions").replaceChildren(...[...detail.settings].reverse().map((one) => {
-    const values = Object.entries(one.values), isDropped = !values.length;
+    const values = Object.entries(one.values ?? {}), isDropped = !values.length;
     return make("div", {class: "version"}, make("b", {}, `${one.version}: `), isDropped ? "dropped: the run went back to a step before it" : values.map(([key, value]) => `${key} = ${asText(value)}`).join(", "),
       make("div", {class: "quiet"}, [isDropped ? "" : applied.has(one.version) ? `in force from step ${whole(applied.get(one.version))}` : "not in force yet", one.by, one.why, clock(one.requested_s)].filter(Boolean).join(" · ")),
-      Object.keys(one.before).length && detail.row.supervised ? make("button", {class: "small plain owner", type: "button", "data-back": one.version, click: () => fillEditor(one.before, `back to before version ${one.version}`)}, "Roll back") : null);
+      Object.keys(one.before ?? {}).length && detail.row.supervised ? make("button", {class: "small plain owner", type: "button", "data-back": one.version, click: () => fillEditor(one.before, `back to before version ${one.version}`)}, "Roll back") : null);
   }));
   if (!detail.settings.length) $("versions").replaceChildren(make("span", {class: "quiet"}, "nothing was changed"));
   showPreview();
@@ -272,7 +290,7 @@ function parseValue(text) {
   try { return JSON.parse(text); } catch { return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text; }
 }
 function edited() {
-  const now = new Map(detail?.editor.keys.map((one) => [one.key, one.value])), found = {};
+  const now = new Map(liveKeys().map((one) => [one.key, one.value])), found = {};
   const given = keyInputs().map((input) => [input.dataset.key, input.value.trim()]);
   if ($("other-key").value.trim()) given.push([$("other-key").value.trim(), $("other-value").value.trim()]);
   for (const [key, text] of given) {
@@ -296,16 +314,16 @@ function preview() {
   showPreview();
 }
 function showPreview() {
-  const now = new Map(detail?.editor.keys.map((one) => [one.key, one.value])), changes = Object.entries(edited());
+  const now = new Map(liveKeys().map((one) => [one.key, one.value])), changes = Object.entries(edited());
   $("preview").replaceChildren(...changes.map(([key, value]) => {
     const before = now.get(key), times = typeof before === "number" && typeof value === "number" && before ? ` (× ${number(value / before, 3)})` : "";
     return make("div", {}, `${key}: ${asText(before)} → ${asText(value)}${times}`);
   }));
-  const refused = verdict?.error;
-  if (refused) $("preview").append(make("div", {class: "refused"}, make("b", {}, refused.what), make("div", {}, refused.why), make("div", {}, refused.fix)));
-  else if (changes.length) $("preview").append(make("span", {class: "quiet"}, verdict?.texts ? "checked as in the config: all ranks apply it at the same step" : "is checked ..."));
   // An error without an exit code is one of the controller, which leaves the verdict to the supervisor.
-  $("apply").disabled = !changes.length || refused?.exit_code !== undefined;
+  const refused = verdict?.error?.exit_code === undefined ? null : verdict.error;
+  if (refused) $("preview").append(make("div", {class: "refused"}, make("b", {}, refused.what), make("div", {}, refused.why), make("div", {}, refused.fix)));
+  else if (changes.length) $("preview").append(make("span", {class: "quiet"}, verdict?.texts ? "checked as in the config: all ranks apply it at the same step" : verdict ? "the supervisor checks it when it is applied" : "is checked ..."));
+  $("apply").disabled = !changes.length || refused !== null;
 }
 async function applyChanges() {
   const expected = Math.max(0, ...detail.settings.map((one) => one.version));
@@ -375,16 +393,27 @@ async function readLog() {
 
 // --- the stream ---------------------------------------------------------------------------------------
 
+const due = new Set(); // what is shown again at the next frame; a page that is not visible has none
+let shownAt = 0;
+function show() {
+  cancelAnimationFrame(shownAt);
+  shownAt = 0;
+  for (const part of due) part();
+  due.clear();
+  if (!chosen && everConnected) { const first = $("runs").firstChild?.dataset?.run; if (first) choose(first); }
+}
 function take(kind, data) {
   if (kind === "state") model = {runs: {}, machines: {}, failures: {}, controller: {}};
   for (const [section, changed] of Object.entries(data)) {
     for (const [name, value] of Object.entries(changed)) { if (value === null) delete model[section][name]; else (model[section] ??= {})[name] = value; }
   }
-  if (data.runs || data.controller) showRuns();
-  if (data.machines) showDevices();
-  if (data.failures || data.runs) showFailures();
+  for (const of of ["runs", "machines"]) for (const [name, value] of Object.entries(data[of] ?? {})) if (value === null) kept[of].delete(name);
+  if (kind === "state") for (const map of Object.values(kept)) map.clear();
+  if (data.runs || data.controller) due.add(showRuns);
+  if (data.machines) due.add(showDevices);
+  if (data.failures || Object.keys(data.runs ?? {}).some((name) => name in model.failures)) due.add(showFailures);
+  if (kind === "state") show(); else if (!shownAt) shownAt = requestAnimationFrame(show);
   if (chosen && (kind === "state" || data.runs?.[chosen] || data.failures?.[chosen])) askDetail();
-  if (!chosen && everConnected) { const first = $("runs").firstChild?.dataset?.run; if (first) choose(first); }
 }
 function connected(text, kind) { $("connection").textContent = text; $("connection").className = `tag ${kind}`; }
 function lockOut() { connected("locked out: open the address that prime-train control prints", "bad"); }
@@ -403,7 +432,6 @@ function follow() {
 
 async function start() {
   $("filter").addEventListener("input", showRuns);
-  $("plotly").addEventListener("load", () => { if (detail) showDetail(); });
   const pick = (event) => { const line = event.target.closest("tr[data-run]"); if (line && !event.target.closest("a")) choose(line.dataset.run); };
   $("runs").addEventListener("click", pick);
   document.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.target.matches?.("tr.choice")) event.target.click(); });
