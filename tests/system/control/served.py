@@ -17,6 +17,15 @@ from prime_train.control.access import Role, Tokens
 from tests.unit.cli.commands import PROGRAM, clean_environment
 
 ANSWER_S = 60.0
+CONFIG = """
+[run]
+name = "small"
+max_steps = 100
+[[data.sources]]
+kind = "python-stdlib"
+[schedule]
+warmup_steps = 10
+"""
 
 
 class Answer(NamedTuple):

@@ -20,7 +20,7 @@ from prime_train.supervise.core.state import STOP_COMMAND
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.processes.requests import Request
 from prime_train.supervise.watches.gpu.health import write_gpu_health
-from tests.system.control.served import ANSWER_S, serve
+from tests.system.control.served import ANSWER_S, CONFIG, serve
 from tests.system.control.test_server import answer_requests
 from tests.unit.cli.commands import wait_until
 from tests.unit.views.written_runs import (
@@ -46,15 +46,6 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 if BROWSER is None:
     pytest.skip("there is no Chromium: apt-get install chromium", allow_module_level=True)
 
-CONFIG = """
-[run]
-name = "small"
-max_steps = 100
-[[data.sources]]
-kind = "python-stdlib"
-[schedule]
-warmup_steps = 10
-"""
 HOSTILE = "<img src=x onerror=window.broken=1>"
 ANSWER_MS = 1000 * ANSWER_S
 # Of plotly: a style element that the policy of the page refuses, and that nothing here needs.
