@@ -64,7 +64,7 @@ def _list_keys(present: RunSpec) -> Iterator[Document]:
             "key": each.key,
             "value": read_value(present, each.key),
             "effect": each.effect,
-            "legal": f"{expected(item.shape)} {bounds}".strip(),
+            "legal": ", ".join(part for part in (expected(item.shape), bounds) if part),
             "obstacle": None if obstacle is None else f"{obstacle.what}: {obstacle.why}",
         }
 
@@ -75,8 +75,9 @@ def _list_declared(run_dir: RunDir, command: CommandSpec) -> Iterator[Document]:
     values = read_declared(run_dir, command)
     for each in command.settings:
         bounds = [f">= {each.min:g}"] * (each.min is not None) + [f"<= {each.max:g}"] * (each.max is not None)
-        legal = ("a whole number " if each.whole else "a number ") + " and ".join(bounds)
-        about = {"effect": "the script takes it at its next step", "legal": legal.strip(), "obstacle": None}
+        kind = "a whole number" if each.whole else "a number"
+        legal = ", ".join(part for part in (kind, " and ".join(bounds)) if part)
+        about = {"effect": "the script takes it at its next step", "legal": legal, "obstacle": None}
         yield {"key": each.name, "value": values[each.name]} | about
 
 

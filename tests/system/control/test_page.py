@@ -176,7 +176,7 @@ def test_the_editor_says_why_a_change_is_refused(tmp_path: Path, page: Page, key
     with supervising(run_dir) as taken, serve(tmp_path) as served:
         page.goto(served.url)
         page.wait_for_selector("input[data-key='optim.lr']")
-        assert "a number > 0" in page.inner_text("#keys")
+        assert "a number, > 0" in page.inner_text("#keys")
         assert "optim.muon_lr has no effect" in page.inner_text("#keys")
         if page.query_selector(f"input[data-key='{key}']"):
             page.fill(f"input[data-key='{key}']", value)

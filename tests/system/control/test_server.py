@@ -184,7 +184,7 @@ def test_a_change_is_judged_without_being_made(tmp_path: Path) -> None:
         editor = controller.get("/api/run?name=small").document["editor"]
         found = {one["key"]: one for one in editor["keys"]}
         assert set(found) == {each.key for each in LIVE_KEYS if "pretrain" in each.kinds}
-        assert (found["optim.lr"]["value"], found["optim.lr"]["legal"]) == (0.001, "a number > 0")
+        assert (found["optim.lr"]["value"], found["optim.lr"]["legal"]) == (0.001, "a number, > 0")
         assert "no effect" in found["optim.muon_lr"]["obstacle"]
         assert sorted(map(str, run_dir.path.rglob("*"))) == before
 

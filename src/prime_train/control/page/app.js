@@ -254,8 +254,7 @@ const keyInputs = () => [...$("keys").querySelectorAll("input")];
 function resetEditor() { $("editor").reset(); shownKeys = ""; $("keys").replaceChildren(); preview(); }
 function keyLine(one) {
   const input = make("input", {class: "owner", "data-key": one.key, inputmode: "decimal", maxlength: 100, placeholder: "change to", title: `${one.legal}; ${one.effect}`});
-  return make("label", {class: "key", title: one.effect}, make("code", {}, one.key), make("span", {class: "num"}, asText(one.value)), one.obstacle ? make("span", {class: "quiet"}, one.obstacle) : input,
-    make("span", {class: "quiet legal"}, one.obstacle ? "" : one.legal));
+  return make("label", {class: "key", title: one.effect}, make("code", {}, one.key), make("span", {class: "num"}, asText(one.value)), ...(one.obstacle ? [make("span", {class: "quiet obstacle"}, one.obstacle)] : [input, make("span", {class: "quiet legal"}, one.legal)]));
 }
 const asText = (value) => value === null || value === undefined ? "unset" : typeof value === "object" ? JSON.stringify(value) : String(value);
 function showEditor() {
@@ -317,7 +316,7 @@ function showPreview() {
   const now = new Map(liveKeys().map((one) => [one.key, one.value])), changes = Object.entries(edited());
   $("preview").replaceChildren(...changes.map(([key, value]) => {
     const before = now.get(key), times = typeof before === "number" && typeof value === "number" && before ? ` (× ${number(value / before, 3)})` : "";
-    return make("div", {}, `${key}: ${asText(before)} → ${asText(value)}${times}`);
+    return make("div", {}, now.has(key) ? `${key}: ${asText(before)} → ${asText(value)}${times}` : `${key} → ${asText(value)}`);
   }));
   // An error without an exit code is one of the controller, which leaves the verdict to the supervisor.
   const refused = verdict?.error?.exit_code === undefined ? null : verdict.error;
