@@ -197,7 +197,7 @@ class NatsBus:
                 # A client that reconnects keeps its subscriptions; one that is refused ends for good.
                 waits = [asyncio.create_task(event.wait()) for event in (ended, self._closing)]
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            except (NatsError, OSError, TimeoutError) as error:
+            except Exception as error:  # any of them: without this thread nothing would be sent ever after
                 self.note(f"{self._credentials.address}: {_describe(error)}")
             finally:
                 await self._end_client()

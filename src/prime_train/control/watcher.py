@@ -26,7 +26,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views.run.runs import RUNS, is_run
 
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S = 0.2
 MOST_RUNS = 10_000  # of a folder
 _LIST_EVERY_S = 1.0
 _READING_S = 0.1  # CPU time in one look, for runs that were not read yet

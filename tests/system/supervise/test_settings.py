@@ -126,12 +126,7 @@ def answers(run_dir: RunDir) -> list[RequestAnswered]:
 
 
 def test_a_change_that_comes_too_late_for_a_run_that_finishes_is_answered_so(tmp_path: Path) -> None:
-    near, run_dir = tmp_path / "near", RunDir(tmp_path / "run")
-    run_dir.path.mkdir()
-    run_dir.config.write_text(CONFIG)
-    found = detect.read(CONFIG, "run.toml").run
-    assert found is not None
-    run_dir.resolved.write_text(to_json(found))
+    near, run_dir = tmp_path / "near", prepare(tmp_path)
     own = Supervised(run_dir, "finish", "max_steps=12", "at_step=100", f"waits_for={near}")
     own.until(lambda state: state.step > 0)
     assert change(run_dir, {"optim.lr": 2e-4}, 0, "late").outcome == "accepted"

@@ -1,12 +1,12 @@
-"""`prime-train control`: one page for all runs of this folder, on this machine alone."""
+"""`prime-train control`: one page for all runs of this folder, on this machine alone or with TLS on one address."""
 
 import json
 import os
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,21 +14,37 @@ from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.views.run.runs import RUNS, run_names
 
+if TYPE_CHECKING:
+    from prime_train.control.access import Address, Tokens
+    from prime_train.control.encryption import Encryption
+
 PORT = 8747
 _PACKAGES = ("starlette", "uvicorn", "sse_starlette", "plotly")  # of the extra
 
 
 def control(
-    port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")
-    ] = PORT,
+    port: Annotated[int, typer.Option("--port", metavar="N", help="The port; 0 takes a free one.")] = PORT,
+    host: Annotated[
+        str,
+        typer.Option("--host", metavar="ADDRESS", help="One address of this machine."),
+    ] = "127.0.0.1",
+    tls: Annotated[
+        str, typer.Option("--tls", metavar="auto", help="Make a certificate for --host, or take the one it has.")
+    ] = "",
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="A certificate, as PEM.", show_default=False)
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, mode 600.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
     """Show all runs of this folder on a page: devices, curves, failures, settings, logs.
 
-    It listens on 127.0.0.1, and only those with the token in the printed address may open it. From another machine:
-    ssh -L 8747:127.0.0.1:8747 HOST. Ctrl-C ends it; runs go on, and the next start shows the same page.
+    Only those with the token in the printed address may open it. It listens on 127.0.0.1; from another machine:
+    ssh -L 8747:127.0.0.1:8747 HOST, or --host with TLS. Ctrl-C ends it; runs go on, and the next start shows the same
+    page.
 
     Needs the extra: pip install 'prime-train[control]'.
 
@@ -37,6 +53,8 @@ def control(
       prime-train control
 
       prime-train control --port 0 --json
+
+      prime-train control --host 10.0.0.5 --tls auto
     """
     _check_extra()
     here = Path.cwd()
@@ -45,28 +63,37 @@ def control(
         raise UserError("there is no run to show", str(here / RUNS), "the page shows the runs of one folder", fix)
     # Lazy, because only this command needs the extra.
     from prime_train.control.access import Address, load_tokens
+    from prime_train.control.encryption import choose_encryption
     from prime_train.control.index import Index
     from prime_train.control.serve import control_folder, open_port, serve
     from prime_train.control.watcher import Watcher
 
     folder = control_folder(here / RUNS)
+    encryption = choose_encryption(host, tls, tls_cert, tls_key, folder)
     tokens = load_tokens(folder)
-    listener = open_port(port)
-    address = Address(listener.getsockname()[1])
+    listener = open_port(port, host)
+    address = Address(listener.getsockname()[1], host.lower(), encryption is not None)
+    # The server has closed everything when the interruption arrives here.
+    with suppress(KeyboardInterrupt), closing(Index(folder / "index.sqlite")) as index:
+        _show_address(address, tokens, encryption, here / RUNS, as_json)
+        serve(Watcher(here, index), listener, address, tokens, encryption)
+
+
+def _show_address(
+    address: "Address", tokens: "Tokens", encryption: "Encryption | None", runs: Path, as_json: bool
+) -> None:
     url, viewer_url = f"{address.url}?t={tokens.owner}", f"{address.url}?t={tokens.viewer}"
+    fingerprint = encryption.fingerprint if encryption else None
     if as_json:
-        document = {"version": 1, "url": url, "viewer_url": viewer_url, "pid": os.getpid(), "runs": str(here / RUNS)}
-        typer.echo(json.dumps(document))
+        document = {"version": 1, "url": url, "viewer_url": viewer_url, "pid": os.getpid(), "runs": str(runs)}
+        typer.echo(json.dumps(document | {"fingerprint": fingerprint}))
     else:
         # No browser is started, because every user of the machine could read the token in its arguments.
-        typer.echo(f"runs in {here / RUNS}\n  page         {url}\n  only to read {viewer_url}")
+        typer.echo(f"runs in {runs}\n  page         {url}\n  only to read {viewer_url}")
+        if fingerprint:
+            typer.echo(f"  certificate  SHA-256 {fingerprint}")
         typer.echo("Ctrl-C ends the page; runs go on", err=True)
     sys.stdout.flush()
-    index = Index(folder / "index.sqlite")
-    watcher = Watcher(here, index)
-    with suppress(KeyboardInterrupt):  # the server has closed everything by then
-        serve(watcher, listener, tokens)
-    index.close()
 
 
 def _check_extra() -> None:

@@ -9,7 +9,8 @@ import json
 import queue
 import re
 import threading
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +24,7 @@ from prime_train.supervise.processes.ask import ask
 
 MOST_WAITING = 100  # commands; a controller that sends more at once gets a refusal for each
 _ANSWERS_KEPT = 1000
+_MOST_REPORTED = 32
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _REQUESTS = {"settings": requests.SETTINGS_REQUESTED, "command": requests.COMMAND_REQUESTED}
 _KINDS = ("stop", *_REQUESTS)
@@ -30,11 +32,16 @@ Answer = dict[str, Any]  # outcome, what, why, fix, where
 
 
 class Commands:
-    """Answers in a thread, because a supervisor may take seconds. `bus` sends the answers."""
+    """Answers in a thread, because a supervisor may take seconds. `bus` sends the answers.
 
-    def __init__(self, run_dir: RunDir, bus: Bus) -> None:
+    `report`: what an unexpected error is written with, each kind once.
+    """
+
+    def __init__(self, run_dir: RunDir, bus: Bus, report: Callable[[str], None]) -> None:
         self._run_dir = run_dir
         self._bus = bus
+        self._report = report
+        self._reported: set[str] = set()
         self._file = run_dir.bus / "answers.json"
         self._answers = self._load()
         self._waiting: queue.Queue[BusMessage] = queue.Queue(MOST_WAITING)
@@ -51,7 +58,24 @@ class Commands:
     def _work(self) -> None:
         while True:
             message = self._waiting.get()
-            self._reply(message, self.answer(message))
+            # Any error: without this thread every later command would wait for ever.
+            try:
+                answer = self.answer(message)
+            except Exception as error:
+                answer = self._describe(error)
+            try:
+                self._reply(message, answer)
+            except Exception as error:
+                self._describe(error)
+
+    def _describe(self, error: Exception) -> Answer:
+        """The answer to a command that failed by an unexpected error, which the log has once."""
+        what = f"{type(error).__name__}: {error}"[:200]
+        if what not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add(what)
+            self._report(f"a command failed by an unexpected error: {what}\n{traceback.format_exc()}")
+        why, fix = "the agent of the run met an unexpected error", "look at agent.log in the folder of the run"
+        return refuse(f"the command failed: {what}", why, fix, str(self._run_dir.bus)) | {"outcome": "unknown"}
 
     def _reply(self, message: BusMessage, answer: Answer) -> None:
         # A controller that is gone gets the answer when it repeats the command.

@@ -63,6 +63,12 @@ def list_live(run: RunSpec) -> tuple[LiveKey, ...]:
     return tuple(each for each in LIVE_KEYS if run.run.kind in each.kinds)
 
 
+def list_fields() -> dict[str, Field]:
+    """Each key of a config, "table.field", with its type and bounds."""
+    found = walk_fields(run_toml.schema())
+    return {".".join(path): item for path, _, item in found if not isinstance(item.shape, Table)}
+
+
 def check(run_dir: RunDir, wanted: Mapping[str, Any], step: int) -> Change:
     """The change to these values, judged as the config is. Raises UserError for the first fault.
 
@@ -71,10 +77,10 @@ def check(run_dir: RunDir, wanted: Mapping[str, Any], step: int) -> Change:
     config, present = read_present(run_dir)
     if config.command is not None:
         return _check_declared(run_dir, config.command, wanted)
-    found = walk_fields(run_toml.schema())
-    fields = {".".join(path): item for path, _, item in found if not isinstance(item.shape, Table)}
+    fields = list_fields()
     for key, value in wanted.items():
-        _refuse_key(key, present, fields)
+        if (obstacle := find_obstacle(key, present, fields)) is not None:
+            raise obstacle
         _refuse_value(fields[key], key, value)
         if key == "rl.kl_coef" and value == 0:
             raise _refusal(
@@ -170,24 +176,25 @@ def _refuse_kind(run: RunSpec, run_dir: RunDir) -> None:
         raise UserError(what, str(run_dir.path), why, fix)
 
 
-def _refuse_key(key: str, run: RunSpec, fields: Mapping[str, Field]) -> None:
-    """Raise UserError for a key that does not exist, or does not change live."""
+def find_obstacle(key: str, run: RunSpec, fields: Mapping[str, Field]) -> UserError | None:
+    """Why a key does not exist, or does not change live; None if it may change. `fields`: those of `list_fields`."""
     live, fixed = find_live(key), find_fixed(key)
     if key not in fields:
-        raise _unknown_key(key, fields)
+        return _unknown_key(key, fields)
     if live is None:
         assert fixed is not None  # a test compares the tables with the schema
         again = "start another run with --run-name" if fixed.in_another_run else "start it again"
         fix = f"prime-train stop {run.run.name}, change {key} in the config, and {again}"
-        raise _refusal(f"{key} does not change while the run trains", key, fixed.why, fix)
+        return _refusal(f"{key} does not change while the run trains", key, fixed.why, fix)
     if run.run.kind not in live.kinds:
         what = f"a run of kind {run.run.kind} does not use {key}"
-        raise _refusal(what, key, f"only runs of kind {' or '.join(live.kinds)} do", "")
+        return _refusal(what, key, f"only runs of kind {' or '.join(live.kinds)} do", "")
     if key == "rl.kl_coef" and not (run.rl and run.rl.kl_coef):
         why = "the reference model is that of the first RL step, and only a run that began with one has it"
-        raise _refusal("rl.kl_coef is 0, and stays 0", key, why, "start another run with rl.kl_coef above 0")
+        return _refusal("rl.kl_coef is 0, and stays 0", key, why, "start another run with rl.kl_coef above 0")
     if key == "optim.muon_lr" and run.optim.kind != "muon":
-        raise _refusal(f"{key} has no effect", key, f"optim.kind is {run.optim.kind}", "set optim.lr")
+        return _refusal(f"{key} has no effect", key, f"optim.kind is {run.optim.kind}", "set optim.lr")
+    return None
 
 
 def _unknown_key(key: str, fields: Mapping[str, Field]) -> UserError:

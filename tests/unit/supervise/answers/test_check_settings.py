@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from prime_train.config import detect
 from prime_train.core.errors import UserError
 from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
@@ -15,6 +14,7 @@ from prime_train.events import EventLog, LaunchAsked, SettingsApplied
 from prime_train.spec import to_json
 from prime_train.supervise.answers.check_settings import check, refuse_start
 from prime_train.supervise.launch.run_directory import Resume
+from tests.unit.views.written_runs import write_config
 
 CONFIG = """
 [run]
@@ -35,11 +35,7 @@ machines = {machines}
 def open_run(folder: Path, *, run: str = "", machines: int = 1) -> RunDir:
     run_dir = RunDir(folder / "a")
     run_dir.path.mkdir()
-    text = CONFIG.format(run=run, machines=machines)
-    run_dir.config.write_text(text)
-    found = detect.read(text, "run.toml").run
-    assert found is not None
-    run_dir.resolved.write_text(to_json(found))
+    write_config(run_dir, CONFIG.format(run=run, machines=machines))
     return run_dir
 
 
