@@ -1,4 +1,4 @@
-"""`prime-train control`: one page for all runs of this folder, on this machine alone."""
+"""`prime-train control`: one page for all runs of this folder, and with --bus for those of other machines."""
 
 import json
 import os
@@ -10,6 +10,18 @@ from typing import Annotated
 
 import typer
 
+from prime_train.cli.control.bus import (
+    LOOPBACK,
+    NATS,
+    BusCredentials,
+    BusUrl,
+    Joined,
+    add_machine,
+    connect,
+    describe_joining,
+    remove_machine,
+    start_server,
+)
 from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.views.run.runs import RUNS, run_names
@@ -22,6 +34,25 @@ def control(
     port: Annotated[
         int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")
     ] = PORT,
+    bus: BusUrl = None,
+    bus_credentials: BusCredentials = None,
+    bus_host: Annotated[
+        str,
+        typer.Option("--bus-host", metavar="ADDRESS", help="With --bus nats: where it listens; not loopback = TLS."),
+    ] = LOOPBACK,
+    bus_port: Annotated[
+        int,
+        typer.Option("--bus-port", metavar="N", min=0, max=65535, help="With --bus nats; 0: that of the last time."),
+    ] = 0,
+    added: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-machine", metavar="NAME", help="Credentials for a machine; without --bus: and nothing else."
+        ),
+    ] = None,
+    removed: Annotated[
+        str | None, typer.Option("--remove-machine", metavar="NAME", help="Delete the credentials of a machine.")
+    ] = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
@@ -37,10 +68,17 @@ def control(
       prime-train control
 
       prime-train control --port 0 --json
+
+      prime-train control --bus nats
+
+      prime-train control --add-machine gpu-2
     """
+    if bus is None and (added or removed):
+        _change_machines(added or [], removed)
+        return
     _check_extra()
     here = Path.cwd()
-    if not run_names(here):
+    if bus is None and not run_names(here):
         fix = "cd to the folder where runs are started, or start one with `prime-train run`"
         raise UserError("there is no run to show", str(here / RUNS), "the page shows the runs of one folder", fix)
     # Lazy, because only this command needs the extra.
@@ -52,21 +90,52 @@ def control(
     folder = control_folder(here / RUNS)
     tokens = load_tokens(folder)
     listener = open_port(port)
+    joined = None if bus is None else _join(bus, bus_credentials, bus_host, bus_port, added or [])
     address = Address(listener.getsockname()[1])
     url, viewer_url = f"{address.url}?t={tokens.owner}", f"{address.url}?t={tokens.viewer}"
     if as_json:
         document = {"version": 1, "url": url, "viewer_url": viewer_url, "pid": os.getpid(), "runs": str(here / RUNS)}
+        document |= {} if joined is None else {"bus": joined.document}
         typer.echo(json.dumps(document))
     else:
         # No browser is started, because every user of the machine could read the token in its arguments.
         typer.echo(f"runs in {here / RUNS}\n  page         {url}\n  only to read {viewer_url}")
+        for line in describe_joining(joined.address, joined.machines) if joined and joined.machines else ():
+            typer.echo(line)
         typer.echo("Ctrl-C ends the page; runs go on", err=True)
     sys.stdout.flush()
     index = Index(folder / "index.sqlite")
-    watcher = Watcher(here, index)
-    with suppress(KeyboardInterrupt):  # the server has closed everything by then
-        serve(watcher, listener, tokens)
-    index.close()
+    watcher = Watcher(here, index, remote=joined.remote if joined else None)
+    if joined is not None:
+        joined.remote.start()
+    try:
+        with suppress(KeyboardInterrupt):  # the server has closed everything by then
+            serve(watcher, listener, tokens)
+    finally:
+        index.close()
+        if joined is not None:
+            joined.remote.close()
+
+
+def _join(bus: str, credentials: Path | None, host: str, port: int, machines: list[str]) -> Joined:
+    """Start a server, or connect with one. Raises UserError."""
+    if bus == NATS:
+        return start_server(host, port, machines)
+    if host != LOOPBACK or port or machines:
+        what, why = (
+            "--bus-host, --bus-port and --add-machine are for a server that this command starts",
+            "it runs already",
+        )
+        raise UserError(what, f"--bus {bus}", why, "--bus nats, or leave them out")
+    return connect(bus, credentials)
+
+
+def _change_machines(added: list[str], removed: str | None) -> None:
+    if removed is not None:
+        typer.echo(remove_machine(removed))
+    for name in added:
+        for line in add_machine(name):
+            typer.echo(line)
 
 
 def _check_extra() -> None:
