@@ -73,7 +73,8 @@ def _find_changes(document: Document, record: Record) -> Document:
         case TrainerStarted(rank=rank) as started if rank < _MOST_RANKS:
             seen = {"device": started.device[:16], "pid": started.pid, "writer": record.writer[:40]}
             ranks = {**document["ranks"], str(rank): seen}
-            return {"ranks": ranks, "world_size": started.world_size}
+            device = seen["device"] if rank == 0 else document.get("device")
+            return {"ranks": ranks, "world_size": started.world_size, "device": device}
         case Phase(name=name):
             return {"state": name[:64]}
         case Progress() as progress:
@@ -87,7 +88,7 @@ def _find_changes(document: Document, record: Record) -> Document:
         case CheckpointSaved(step=step, size_bytes=size):
             kept = [one for one in document["checkpoints"] if one["step"] != step]
             saved = {"step": step, "size_bytes": size, "saved_s": record.time_s}
-            return {"checkpoints": [*kept, saved][-CHECKPOINTS_KEPT:]}
+            return {"checkpoints": [*kept, saved][-CHECKPOINTS_KEPT:], "newest_complete": step}
         case CheckpointDeleted(step=step):
             return {"checkpoints": [one for one in document["checkpoints"] if one["step"] != step]}
         case EvidenceKept(folder=folder):
@@ -114,18 +115,17 @@ def _fold_supervisor(document: Document, record: Record) -> Document:
             failed = document["failures"][-1:]
             restarts = document.get("restarts", 0) + any(one["attempt"] == attempt - 1 for one in failed)
             launched = {"state": "starting", "attempt": attempt, "resume_step": step, "ranks": {}, "halting": ""}
-            launched |= {"first_step": None, "stepped_s": None}
+            launched |= {
+                "first_step": None,
+                "stepped_s": None,
+                "step": step,
+                "newest_complete": step,
+                "tokens_per_s": None,
+            }
             marked = _mark(document, step, "attempt", f"attempt {attempt}") if attempt > 1 else {}
             return {**launched, **marked, "restarts": restarts, "curve": _drop_after(document["curve"], step)}
-        case AttemptEnded(outcome="failed") as event:
-            return {
-                "failures": [*document["failures"], _describe_failure(document, event, record)][-FAILURES_KEPT:]
-            } | {
-                "state": "restarting",
-                "evidence": None,
-            }
-        case AttemptEnded() if document.get("halting") == "pause":
-            return {"state": "paused"}
+        case AttemptEnded() as event:
+            return _end_attempt(document, event, record)
         case CommandAccepted(command=command) if command in ("pause", "go_back", "drain"):
             return {"halting": command}
         case StopAsked() if not document.get("halting"):
@@ -133,6 +133,15 @@ def _fold_supervisor(document: Document, record: Record) -> Document:
         case RunClosed(state=state, exit_code=code, reason=reason):
             return {"state": state, "exit_code": code, "reason": cut(reason), "alarms": []}
     return {}
+
+
+def _end_attempt(document: Document, event: AttemptEnded, record: Record) -> Document:
+    alarms = [one for one in document.get("alarms", []) if one["answer"] in ("note", "alert", "leave")]
+    ended = {"tokens_per_s": None, "alarms": alarms, "newest_complete": event.newest_complete, "evidence": None}
+    if event.outcome == "failed":
+        failures = [*document["failures"], _describe_failure(document, event, record)]
+        return {**ended, "failures": failures[-FAILURES_KEPT:], "state": "restarting"}
+    return {**ended, "state": "paused"} if document.get("halting") == "pause" else ended
 
 
 def _describe_failure(document: Document, event: AttemptEnded, record: Record) -> Document:

@@ -72,7 +72,7 @@ def make_remote_row(document: Document, liveness: Liveness) -> Row:
         "began_s": document.get("began_s"),
         "last_sign_s": document.get("heard_s"),
         "world_size": document.get("world_size"),
-        "device": next((one["device"] for one in document["ranks"].values()), None),
+        "device": document.get("device"),
         "newest_complete": _newest_complete(document),
         "saving": None,
         "stopping": bool(document.get("stopping")),
@@ -104,15 +104,16 @@ def _describe_silence(liveness: Liveness) -> str:
 
 def _left_s(document: Document) -> float | None:
     """By the speed since the first step of the attempt."""
-    left = document.get("max_steps", 0) - document.get("step", 0)
-    if document.get("stepped_s") is None or not 0 < left < ENDLESS_STEPS:
+    max_steps = document.get("max_steps", 0)
+    left = max_steps - document.get("step", 0)
+    if document.get("stepped_s") is None or max_steps >= ENDLESS_STEPS or left <= 0:
         return None
     steps, took_s = document["step"] - document["first_step"], document["progress_s"] - document["stepped_s"]
     return round(left * took_s / steps, 1) if steps > 0 and took_s > 0 else None
 
 
 def _newest_complete(document: Document) -> int | None:
-    return max((one["step"] for one in document["checkpoints"]), default=None)
+    return document.get("newest_complete") or None
 
 
 def _describe_damage(document: Document) -> str | None:

@@ -37,6 +37,7 @@ _AGAIN_S = 1.0  # after an error of the bus
 _CONFLICT_S = 5.0  # another controller has the bus
 _ANSWER_S = LONGEST_S + 5.0  # the agent waits for its supervisor
 _LOG_S = 5.0
+_BACK_S, _PAUSE_S = 6.0, 0.5  # an agent connects again within 5 s
 _BODY_CHARACTERS = 500  # of a command that is kept
 _KINDS = {STOP_REQUESTED: "stop", SETTINGS_REQUESTED: "settings", COMMAND_REQUESTED: "command"}
 
@@ -207,8 +208,7 @@ class RemoteRuns:
     def _ask(self, document: Document, kind: str, body: Mapping[str, Any], request_id: str, longest_s: float) -> Row:
         subject = f"pt.{document['job']}.cmd.{document['machine']}"
         try:
-            message = {"kind": kind, "body": dict(body)}
-            found = self._link.bus.request(subject, message, request_id, longest_s).body
+            found = self._request(subject, {"kind": kind, "body": dict(body)}, request_id, longest_s)
         except UnknownOutcome as error:
             why = f"{error}; it may have happened, or happen later"
             fix = f"look at the events of the run, then repeat it with the id {request_id}"
@@ -227,6 +227,16 @@ class RemoteRuns:
         texts = {name: str(found.get(name, "")) for name in ("outcome", "what", "why", "fix", "where")}
         answer: Row = shorten({"request_id": request_id, **texts})
         return answer | ({"log": found["log"]} if kind == "log" and "log" in found else {})
+
+    def _request(self, subject: str, message: Row, request_id: str, longest_s: float) -> Mapping[str, Any]:
+        """The answer. Where nobody listens it is sent again for a while, because agents come back within seconds."""
+        until_s = time.monotonic() + _BACK_S
+        while True:
+            try:
+                return self._link.bus.request(subject, message, request_id, longest_s).body
+            except UnknownOutcome:
+                if time.monotonic() > until_s or self._ending.wait(_PAUSE_S):
+                    raise
 
     # --- the thread ---------------------------------------------------------------------------------
 

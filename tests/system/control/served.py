@@ -33,6 +33,7 @@ class Served(NamedTuple):
     process: subprocess.Popen[str]
     url: str
     viewer_url: str
+    bus: Mapping[str, Any] = {}  # address and machines, with --bus
 
     @property
     def port(self) -> int:
@@ -75,14 +76,14 @@ class Served(NamedTuple):
 
 
 @contextlib.contextmanager
-def serve(folder: Path, port: int = 0) -> Iterator[Served]:
+def serve(folder: Path, port: int = 0, *words: str) -> Iterator[Served]:
     """`prime-train control` in a folder; it is ended as Ctrl-C ends it."""
-    command = [str(PROGRAM), "control", "--port", str(port), "--json"]
+    command = [str(PROGRAM), "control", "--port", str(port), "--json", *words]
     process = subprocess.Popen(command, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         found = json.loads(process.stdout.readline())
-        yield Served(process, found["url"], found["viewer_url"])
+        yield Served(process, found["url"], found["viewer_url"], found.get("bus", {}))
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
