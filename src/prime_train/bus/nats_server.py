@@ -37,7 +37,10 @@ _END_S = 5.0
 _POLL_S = 0.02
 _ROOM_BYTES = 16 * 2**20
 _WRITE_ERROR = b"failed to store a msg on stream"
-_REFUSAL = re.compile(rb"(authentication error[^\r\n]{0,200}|(?:Publish|Subscription) Violation[^\r\n]{0,200})")
+_REFUSAL = re.compile(
+    rb"\[ERR\] [^\r\n]*?((?:\"[^\"\r\n]{0,80}\" - )?"
+    rb"(?:authentication error|(?:Publish|Subscription) Violation)[^\r\n]{0,200})"
+)
 _REFUSALS_KEPT = 20
 
 

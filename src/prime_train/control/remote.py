@@ -229,7 +229,7 @@ class RemoteRuns:
         return answer | ({"log": found["log"]} if kind == "log" and "log" in found else {})
 
     def _request(self, subject: str, message: Row, request_id: str, longest_s: float) -> Mapping[str, Any]:
-        """The answer. Where nobody listens it is sent again for a while, because agents come back within seconds."""
+        """The answer. Where no agent listens it is sent again for a while, because agents come back within seconds."""
         until_s = time.monotonic() + _BACK_S
         while True:
             try:
@@ -265,7 +265,7 @@ class RemoteRuns:
                 self._go_deaf(f"the bus refuses it: {error}")
             except UserError as error:
                 self._go_deaf(f"{error.what}: {error.why}")
-            except Exception as error:  # without this thread the page would stand still and say that it is live
+            except Exception as error:  # without this thread the page would stand still and look live
                 self._go_deaf(f"the bus cannot be followed: {type(error).__name__}: {error}")
                 source, pause_s = None, _CONFLICT_S
             for remark in self._link.take_remarks():

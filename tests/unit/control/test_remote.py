@@ -193,7 +193,7 @@ class Away(LocalLink):
         (KeyError("x"), "the bus cannot be followed: KeyError"),
     ],
 )
-def test_a_bus_that_is_away_is_a_remark_and_makes_nobody_silent(
+def test_a_bus_that_is_away_is_a_remark_and_makes_no_machine_silent(
     bus: LocalBus, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: str
 ) -> None:
     for name in ("_AGAIN_S", "_CONFLICT_S"):
