@@ -39,10 +39,9 @@ from prime_train.bus.base import (
 )
 from prime_train.bus.credentials import Credentials
 from prime_train.bus.nats_kv import NatsKeyValues
-from prime_train.bus.nats_stream import read_stream
+from prime_train.bus.nats_stream import STREAM, read_stream
 
 Value = TypeVar("Value")
-STREAM = "PT_EVENTS"  # of the kept messages
 _ANSWER_S = 2.0
 _CONNECT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0

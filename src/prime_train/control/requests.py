@@ -37,6 +37,8 @@ def hand_on(watcher: Watcher, found: Any) -> dict[str, Any]:
         raise _fault("its body is no object", "send one as docs/control.md shows")
     if not isinstance(request_id, str) or not REQUEST_ID.fullmatch(request_id):
         raise _fault("its id is not made of up to 64 letters, digits, - and _", "leave it out, or send a random one")
+    if watcher.remote is not None and (remote_name := watcher.name_on_bus(name)) is not None:
+        return watcher.remote.send(remote_name, kind, body, request_id)
     run_dir, row = watcher.run_dir(name), watcher.row(name)
     if run_dir is None or row is None:
         raise UserError(f"no run {shorten(name)!r}", str(watcher.root), "its folder is gone", "reload the page")

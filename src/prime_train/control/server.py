@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from starlette.routing import Route
 
 from prime_train.control.access import SESSION_S, Address, Role, Tokens
 from prime_train.control.editor import judge_change
-from prime_train.control.logs import EVIDENCE_LINES, LINES, read_log
+from prime_train.control.logs import EVIDENCE_LINES, LINES, read_log, read_remote_log
 from prime_train.control.prometheus import write_metrics
 from prime_train.control.requests import hand_on
 from prime_train.control.stream import DocumentChange
@@ -212,14 +213,18 @@ class Controller:
 
     async def log(self, request: Request) -> Response:
         """`attempt`: its number, the latest without it. `lines`: few beside a failure, else many."""
-        run_dir = self._watcher.run_dir(request.query_params.get("name", ""))
+        name = request.query_params.get("name", "")
+        run_dir = self._watcher.run_dir(name)
         attempt = request.query_params.get("attempt", "")
-        if run_dir is None or not (attempt == "" or (attempt.isascii() and attempt.isdecimal() and len(attempt) < 8)):
+        if (run_dir is None and self._watcher.name_on_bus(name) is None) or not (
+            attempt == "" or (attempt.isascii() and attempt.isdecimal() and len(attempt) < 8)
+        ):
             return _refuse(404, "there is no such log", "the run or the attempt is not here", "reload the page")
         lines = EVIDENCE_LINES if request.query_params.get("lines") == "few" else LINES
         number = int(attempt) if attempt else None
+        read = partial(read_log, run_dir) if run_dir else partial(read_remote_log, self._watcher, name)
         try:
-            return JSONResponse(await to_thread.run_sync(read_log, run_dir, number, lines))
+            return JSONResponse(await to_thread.run_sync(read, number, lines))
         except (UserError, OSError) as error:
             problem = error.what if isinstance(error, UserError) else f"the log cannot be read: {error.strerror}"
             return JSONResponse({"attempt": None, "attempts": [], "lines": [], "problem": problem})

@@ -46,6 +46,7 @@ class Served(NamedTuple):
     url: str
     viewer_url: str
     fingerprint: str | None
+    bus: Mapping[str, Any] = {}  # address and machines, with --bus
 
     @property
     def port(self) -> int:
@@ -99,7 +100,7 @@ def serve(folder: Path, port: int = 0, *options: str) -> Iterator[Served]:
     assert process.stdout is not None
     try:
         found = json.loads(process.stdout.readline())
-        yield Served(process, found["url"], found["viewer_url"], found["fingerprint"])
+        yield Served(process, found["url"], found["viewer_url"], found["fingerprint"], found.get("bus", {}))
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -79,7 +79,7 @@ def run(
     ] = None,
     bus: Annotated[
         str | None,
-        typer.Option("--bus", metavar="URL", help="Connect the run with a controller; sets prime_train.bus.url."),
+        typer.Option("--bus", metavar="nats|URL", help="Connect the run with a controller; nats: that of this folder."),
     ] = None,
     resume: Annotated[
         str,
@@ -141,7 +141,7 @@ def run(
 
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
-    on_bus = [] if bus is None else [f"prime_train.bus.url={bus}"]
+    on_bus = _choose_bus(bus)
     command = _choose_command(configs, run_name, (*(overrides or []), *on_bus), words)
     rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, package, yes, detach, dry_run, resume, as_json, gpus)
     queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
@@ -291,6 +291,16 @@ def _start_mirror(run: RunSpec, run_dir: RunDir) -> None:
         wandb_mirror.start(run_dir)
     except OSError as error:  # the run goes on without its mirror
         write_note(f"warning: the mirror at W&B cannot be started: {error}")
+
+
+def _choose_bus(bus: str | None) -> list[str]:
+    """The keys that --bus sets; `nats` is the server that a controller of this folder has started. Raises UserError."""
+    if bus != "nats":
+        return [] if bus is None else [f"prime_train.bus.url={bus}"]
+    from prime_train.cli.control.bus import find_own_bus  # here, because most runs have no bus
+
+    address, credentials = find_own_bus()
+    return [f"prime_train.bus.url={address}", f"prime_train.bus.credentials_file={credentials}"]
 
 
 def _start_agent(run: RunSpec, run_dir: RunDir) -> None:

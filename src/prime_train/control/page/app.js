@@ -42,7 +42,7 @@ function duration(seconds) {
 }
 const age = (time) => typeof time === "number" ? `${duration(Math.max(0, Date.now() / 1000 - time))} ago` : "";
 const clock = (time) => typeof time === "number" ? new Date(time * 1000).toLocaleString() : "";
-const KINDS = {running: "good", finished: "busy", starting: "busy", recovering: "warn", paused: "warn", stopped: "", failed: "bad", died: "bad", unreadable: "bad"};
+const KINDS = {running: "good", finished: "busy", starting: "busy", recovering: "warn", paused: "warn", unknown: "warn", lost: "warn", stopped: "", failed: "bad", died: "bad", unreadable: "bad"};
 const stateTag = (state) => make("span", {class: `state ${KINDS[state] ?? ""}`}, state);
 const figure = (row, name, digits) => row.not_finite[name] ?? number(row[name], digits);
 const cost = (usd) => usd ? `$${usd.low.toFixed(2)}–${usd.high.toFixed(2)}` : "";
@@ -104,7 +104,7 @@ function showDevices() {
   const isSmall = count >= SMALL_FROM;
   fill($("devices"), machines.map(([host, machine]) => keep("machines", host, [machine, isSmall], () => {
     const devices = Object.entries(machine.devices).sort(([, x], [, y]) => x.index - y.index);
-    return make("div", {class: "machine"}, make("b", {}, host), make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, isSmall))));
+    return make("div", {class: "machine"}, make("b", {}, ["unknown", "lost"].includes(machine.liveness) ? `${host}: ${machine.liveness}` : host), make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, isSmall))));
   })));
 }
 /** The runs that go on without a GPU. */

@@ -1,6 +1,7 @@
 """Carries commands from the bus to the supervisor, as request files, and its answers back. Acts once for each id.
 
-A command names what it wants: stop, settings or command. A controller that saw no answer repeats it with the same id.
+A command names what it wants: stop, settings, command, or the end of a log. A controller that saw no answer repeats it
+with the same id.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import queue
 import re
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +19,7 @@ from prime_train.bus.base import Bus, BusError, BusMessage
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import RECORD_BYTES, read_json
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
+from prime_train.supervise.agent.log_tail import read_log_tail
 from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.processes import requests
 from prime_train.supervise.processes.ask import ask
@@ -27,18 +29,20 @@ _ANSWERS_KEPT = 1000
 _MOST_REPORTED = 32
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _REQUESTS = {"settings": requests.SETTINGS_REQUESTED, "command": requests.COMMAND_REQUESTED}
-_KINDS = ("stop", *_REQUESTS)
+_LOG = "log"
+_KINDS = ("stop", _LOG, *_REQUESTS)
 Answer = dict[str, Any]  # outcome, what, why, fix, where
 
 
 class Commands:
     """Answers in a thread, because a supervisor may take seconds. `bus` sends the answers.
 
-    `report`: what an unexpected error is written with, each kind once.
+    `report`: what an unexpected error is written with, each kind once. `hidden`: secrets that no log on the bus has.
     """
 
-    def __init__(self, run_dir: RunDir, bus: Bus, report: Callable[[str], None]) -> None:
+    def __init__(self, run_dir: RunDir, bus: Bus, report: Callable[[str], None], hidden: Sequence[str] = ()) -> None:
         self._run_dir = run_dir
+        self._hidden = hidden
         self._bus = bus
         self._report = report
         self._reported: set[str] = set()
@@ -48,7 +52,10 @@ class Commands:
         threading.Thread(target=self._work, name="commands", daemon=True).start()
 
     def receive(self, message: BusMessage) -> None:
-        """Answer a command later, or refuse it at once if too many wait."""
+        """Answer a command later, or refuse it at once if too many wait. A log waits for no supervisor."""
+        if message.body.get("kind") == _LOG:
+            self._reply(message, self.answer(message))
+            return
         try:
             self._waiting.put_nowait(message)
         except queue.Full:
@@ -96,6 +103,9 @@ class Commands:
             )
             return refuse(what, why, "install one prime-train everywhere")
         try:
+            if kind == _LOG:  # it changes nothing, so it is not remembered
+                log = read_log_tail(self._run_dir, body, self._hidden)
+                return {**dict.fromkeys(("what", "why", "fix", "where"), ""), "outcome": "done", "log": log}
             found = self._stop(message.id) if kind == "stop" else self._ask(_REQUESTS[kind], body, message.id)
         except UserError as error:
             # Nothing is remembered: the same command may be repeated, and the supervisor knows what it has done.
@@ -109,7 +119,7 @@ class Commands:
         # Remembered before it is done: a second stop would end the run without a checkpoint.
         self._keep(command_id, answer)
         try:
-            requests.request_stop(self._run_dir, read_state(self._run_dir).state.attempt_number)
+            requests.request_stop(self._run_dir, read_state(self._run_dir).state.attempt_number, command_id)
         except UserError:
             del self._answers[command_id]
             raise

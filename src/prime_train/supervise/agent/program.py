@@ -24,11 +24,13 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Follower
 from prime_train.spec.supervision import BusLink
 from prime_train.supervise.agent.commands import Commands
+from prime_train.supervise.agent.present import read_present_state
 from prime_train.supervise.agent.pulse import Pulse
 from prime_train.supervise.processes.beside import enter_background, hold_alone, start_beside
 from prime_train.supervise.processes.lock import find_holder
 
 BEAT_S = 1.0
+_PRESENT_EVERY = 10  # heartbeats: GPUs are sampled every ten seconds
 _TURN_S = 0.25  # a command ends the wait
 _REFUSED_S = 5.0  # before a batch is sent again that the bus has refused
 _MOST_REASONS = 32  # of failed batches, in the log: a run may last for months without a reader of its bus
@@ -114,7 +116,7 @@ class Agent:
         self._next_batch_s = 0.0
         self._heard = [bus.subscribe(f"pt.{job}.cmd.{who}") for who in (machine, "all")]
         self._hidden = own_secrets()
-        self._commands = Commands(run_dir, bus, lambda text: _log(redact(text, self._hidden)))
+        self._commands = Commands(run_dir, bus, lambda text: _log(redact(text, self._hidden)), self._hidden)
         self._reasons: set[str] = set()  # why batches failed, each in the log once
 
     def follow(self) -> None:
@@ -156,10 +158,11 @@ class Agent:
         return is_idle
 
     def _beat(self, pulse: Pulse) -> None:
+        more = read_present_state(self._run_dir, time.time()) if self._beats % _PRESENT_EVERY == 0 else {}
         self._beats += 1
         # One that is late is worth nothing, so it is not repeated: the next follows in a second.
         with contextlib.suppress(BusError):
-            self._bus.publish(f"{self._subject}.hb", asdict(pulse), f"{self._life}:{self._beats}")
+            self._bus.publish(f"{self._subject}.hb", {**asdict(pulse), **more}, f"{self._life}:{self._beats}")
 
     def _send(self) -> bool:
         """Send a batch. Returns whether there is none."""

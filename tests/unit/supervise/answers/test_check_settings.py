@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from prime_train.config import detect
 from prime_train.core.errors import UserError
 from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, LaunchAsked, SettingsApplied
-from prime_train.spec import to_json
 from prime_train.supervise.answers.check_settings import check, refuse_start
 from prime_train.supervise.launch.run_directory import Resume
 from tests.unit.views.written_runs import write_config
