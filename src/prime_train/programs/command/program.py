@@ -202,11 +202,11 @@ def _refuse_secrets(argv: Sequence[str], env: Sequence[str], path: str) -> None:
         if redaction.is_secret(name, value) or redaction.find(given) or any(find_in_words((given,))):
             raise _secret_error(f"command.env has the secret {name}", f"{path}: command.env.{number}", name)
     named = dict(find_in_words(argv))
-    number = next((place for place, word in enumerate(argv) if place in named or redaction.find(word)), None)
-    if number is not None:
-        name = _VARIABLE.sub("_", named.get(number, "NAME").lstrip("-")).upper()
-        where = f"{path}: command.argv.{number}"
-        raise _secret_error(f"argument {number} of the command is a secret, or has one", where, name)
+    at = next((place for place, word in enumerate(argv) if place in named or redaction.find(word)), None)
+    if at is not None:
+        name = _VARIABLE.sub("_", named.get(at, "NAME").lstrip("-")).upper()
+        where = f"{path}: command.argv.{at}"
+        raise _secret_error(f"argument {at} of the command is a secret, or has one", where, name)
 
 
 def _secret_error(what: str, where: str, name: str) -> UserError:
