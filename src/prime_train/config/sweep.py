@@ -32,7 +32,7 @@ _SWEEPER = ("hydra", "sweeper", "params")
 class Sweep(NamedTuple):
     """`base` is the config that the file names, "" for none. `configs` are the values that each one sets.
 
-    `total` is the number of combinations, of which `configs` may be a part. `places`: key -> its place in the file.
+    `total` is the number of combinations; `configs` may be fewer. `places`: key -> its place in the file.
     """
 
     document: Document
