@@ -161,6 +161,23 @@ def write_all(descriptor: int, content: bytes) -> None:
         raise OSError(error.errno, os.strerror(error.errno or 0), name) from error
 
 
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, whole or not at all, so that the next one is not joined to a half. Raises OSError.
+
+    For a file with one writer.
+    """
+    descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        try:
+            write_all(descriptor, f"{line}\n".encode())
+        except OSError:
+            os.ftruncate(descriptor, size_bytes)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, modified_ns: int | None = None) -> None:
     """Replace a file so that a reader sees either the old content or the whole new content.
 
