@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -113,6 +114,15 @@ def make_folder(path: Path) -> None:
     for folder in reversed(missing):
         folder.mkdir(mode=_mode(folder.parent, 0o700), exist_ok=True)
     path.mkdir(exist_ok=True)  # raises if it is no folder
+
+
+def make_own_folder(path: Path) -> None:
+    """As `make_folder`; raises PermissionError for a link, and for a folder whose owner could replace what is in it."""
+    make_folder(path)
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
+        kind = "it is a link" if stat.S_ISLNK(found.st_mode) else f"it belongs to the user with the id {found.st_uid}"
+        raise PermissionError(errno.EPERM, kind, str(path))
 
 
 def set_stranger_aside(path: Path) -> Path:
