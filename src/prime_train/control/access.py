@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from prime_train.bus.credentials import is_loopback
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import MARK_BYTES, OutsideError, read_text
-from prime_train.core.rundir import make_folder
+from prime_train.core.rundir import make_own_folder
 
 Role = Literal["owner", "viewer"]
 _FILES: Mapping[Role, str] = {"owner": "token", "viewer": "viewer_token"}
@@ -67,7 +67,12 @@ class Tokens(NamedTuple):
 
 def load_tokens(folder: Path) -> Tokens:
     """The tokens in the files of a folder, which are made where they are missing. Raises UserError, OSError."""
-    make_folder(folder)
+    try:
+        make_own_folder(folder)  # before the index in it is opened, too: a link would lead to another database
+    except PermissionError as error:
+        why = "another user could put tokens of their own there, or lead to files of yours"
+        what = f"the folder of the tokens cannot be used: {error.strerror}"
+        raise UserError(what, str(folder), why, f"rm -r {folder}, or chown it", ExitCode.OUT_OF_REACH) from error
     return Tokens(*(_load_token(folder / name) for name in _FILES.values()))
 
 

@@ -18,6 +18,7 @@ from prime_train.checkpoints.cleanup import Keep
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import redaction
 from prime_train.core.errors import UserError
+from prime_train.core.named_secrets import find_in_words
 from prime_train.core.rundir import RunDir
 from prime_train.programs import base
 from prime_train.programs.base import RunTomlProgram
@@ -32,6 +33,7 @@ from prime_train.supervise.launch.run_directory import Opened, Resume
 
 INJECTED = Path(live.__file__).with_name("injected")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_VARIABLE = re.compile(r"\W+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,17 +199,14 @@ def _refuse_secrets(argv: Sequence[str], env: Sequence[str], path: str) -> None:
                 why="an entry is NAME=value",
                 fix='for example: env = ["NCCL_DEBUG=INFO"]',
             )
-        if redaction.is_secret(name, value) or redaction.find(given):
+        if redaction.is_secret(name, value) or redaction.find(given) or any(find_in_words((given,))):
             raise _secret_error(f"command.env has the secret {name}", f"{path}: command.env.{number}", name)
-    for number, word in enumerate(argv):
-        flag, separator, value = word.partition("=")
-        name = flag if separator else argv[number - 1] if number else ""
-        is_flag = len(name) > len("-p") and name.startswith("-") and (separator or not word.startswith("-"))
-        is_named = is_flag and redaction.is_secret(name.strip("-").replace("-", "_"), value if separator else word)
-        if redaction.find(word) or is_named:
-            raise _secret_error(
-                f"argument {number} of the command is a secret", f"{path}: command.argv.{number}", "NAME"
-            )
+    named = dict(find_in_words(argv))
+    at = next((place for place, word in enumerate(argv) if place in named or redaction.find(word)), None)
+    if at is not None:
+        name = _VARIABLE.sub("_", named.get(at, "NAME").lstrip("-")).upper()
+        where = f"{path}: command.argv.{at}"
+        raise _secret_error(f"argument {at} of the command is a secret, or has one", where, name)
 
 
 def _secret_error(what: str, where: str, name: str) -> UserError:

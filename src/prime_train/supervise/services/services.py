@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -59,7 +60,7 @@ class RunServices:
         alerts = run.prime_train.alerts
         self._alerts = AlertSender(alerts.command, alerts.webhook_env, os.environ)
         self._packing = PackingChild(run_dir, run.prime_train.backup.compress)
-        self._backup = BackgroundBackup(run, run_dir, program.places(run, run_dir))
+        self._backup = BackgroundBackup(run, run_dir, partial(program.places, run, run_dir))
         self._gpu_test = GpuTest(run_dir)
         self._observer: Observer | None = None
         self._instability = InstabilityWatch(run, run_dir, program)

@@ -7,8 +7,10 @@ Parquet has no rows that can be mapped: it is copied once, some rows at a time, 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import csv
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +25,7 @@ import pyarrow as pa
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import cache_path
-from prime_train.core.rundir import make_folder
+from prime_train.core.rundir import make_folder, open_private
 from prime_train.trainer.audio.clips import MOST_BYTES, ClipError
 from prime_train.trainer.data.order import Integers
 from prime_train.trainer.draws import split
@@ -304,10 +306,13 @@ def _copy_parquet(path: Path, columns: Columns) -> Path:
     import pyarrow.parquet as pq
 
     status = outside.stat_regular(path, path.parent)
-    origin = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {columns}"
+    # With the user, because others may have a copy of their own in a cache that is shared.
+    origin = f"{os.geteuid()} {path.resolve()} {status.st_size} {status.st_mtime_ns} {columns}"
     target = Path(cache_path("audio")) / f"{sha256(origin.encode()).hexdigest()[:32]}{ARROW}"
-    if target.is_file():
-        return target
+    with contextlib.suppress(FileNotFoundError):
+        found = target.lstat()
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():  # what another user put there is not believed
+            return target
     make_folder(target.parent)
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -315,7 +320,8 @@ def _copy_parquet(path: Path, columns: Columns) -> Path:
         names = source.schema_arrow.names
         wanted = [name for name in (columns.audio, columns.label) if name in names]
         schema = pa.schema([source.schema_arrow.field(name) for name in wanted])
-        with pa.OSFile(str(beside), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        beside.unlink(missing_ok=True)  # a link with this name would lead to a file of the user's
+        with open(beside, "xb", opener=open_private) as file, pa.ipc.new_stream(file, schema) as writer:
             for batch in source.iter_batches(batch_size=_COPIED_ROWS, columns=wanted):
                 writer.write_batch(batch)
         beside.replace(target)
