@@ -145,7 +145,7 @@ def test_set_waits_until_the_change_is_in_force_or_the_run_has_ended(supervised:
     """The trainer here takes no change: its event is written as a trainer writes it."""
     run_dir = supervised.run_dir
     trainer = EventLog(run_dir.events, "trainer-001-rank1")
-    command = [PROGRAM, "set", "run", "optim.lr=2e-4", "--wait"]
+    command = [str(PROGRAM), "set", "run", "optim.lr=2e-4", "--wait"]
     first = subprocess.Popen(command, cwd=run_dir.path.parent, stdout=subprocess.PIPE, text=True)
     supervised.until(lambda state: state.settings_version == 1)
     trainer.append(SettingsApplied(1, 1, 7, ("optim.lr = 0.0002",), 100))

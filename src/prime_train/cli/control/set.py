@@ -26,7 +26,7 @@ from prime_train.views.run.status import read_status
 from prime_train.views.run.status_document import describe_open_proposal, had_no_step
 
 _POLL_S = 0.2
-_WHEN = {  # how the history says when a change is in force
+_WHEN = {  # a change in the history
     "in_force": "in force{}",
     "to_come": "to come{}",
     "dropped": "no step",
