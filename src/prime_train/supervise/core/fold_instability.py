@@ -30,7 +30,7 @@ def accept(state: State, event: CommandAccepted) -> State:
 
 
 def answer(state: State, event: RequestAnswered) -> State:
-    """A change of which one request is refused is over."""
+    """A refused request ends its change."""
     found = state.instability
     is_own = found is not None and event.request_id in (_name(found, "back"), _name(found, "rate"))
     return evolve(state, accepted_by="") if is_own and event.outcome in ("refused", "failed") else state
