@@ -18,7 +18,7 @@ class _Reports:
 
     def __init__(self) -> None:
         self._step = -1
-        self._begun = -1  # the steps that were done at the latest begin of a step
+        self._begun = -1  # the steps that were done when the latest one began
         self._settings = SettingsInForce()
 
     def on_train_start(self, trainer: Any, module: Any) -> None:

@@ -1,7 +1,7 @@
-"""Puts settings that `prime-train set` changes in force in a trainer: its learning rate, and the rest by functions.
+"""Puts settings that `prime-train set` changes in force in a trainer: the learning rate, and the rest by functions.
 
-The settings are those that [[command.settings]] declares. `lr` or `learning_rate` is the rate of the first group of
-each optimizer; the other groups keep their ratio to it, and the schedule goes on at its place. A script takes the rest:
+The settings are those that [[command.settings]] declares. `lr` or `learning_rate` is the rate that the first group
+in each optimizer has; the other groups keep their ratio to it, and the schedule goes on. A script takes the rest:
 
     from prime_train.callbacks.settings import on_settings
 
@@ -52,7 +52,7 @@ class SettingsInForce:
 
 
 def set_rate(rate: float, optimizer: Any, schedulers: Sequence[Any]) -> None:
-    """Make `rate` the base of the schedule of the first group, and change all other rates by the same factor.
+    """Make `rate` the base for the schedule in the first group, and change all other rates by the same factor.
 
     A checkpoint holds these bases, so a resumed trainer has the rate already, and nothing changes.
     """
@@ -60,7 +60,7 @@ def set_rate(rate: float, optimizer: Any, schedulers: Sequence[Any]) -> None:
     own = [one for each in schedulers for one in _walk(each) if _has_groups(one, groups)]
     bases = next((one.base_lrs for one in own), [group["lr"] for group in groups])
     first = float(bases[0])
-    if first == rate or first <= 0:  # a rate of 0 has no factor
+    if first == rate or first <= 0:  # 0 has no factor
         return
     factor = rate / first
     for group in groups:
@@ -78,7 +78,7 @@ def _scale(value: Any, factor: float, first: float, rate: float) -> Any:
 
 
 def _walk(scheduler: Any) -> Iterator[Any]:
-    """The schedulers that have rates of their own: one that chains others hands on to them."""
+    """The schedulers with own rates: one that chains others hands on to them."""
     scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate wraps it
     inner = getattr(scheduler, "_schedulers", None)
     if inner is not None:

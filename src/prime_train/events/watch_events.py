@@ -219,11 +219,11 @@ class InstabilityFound:
 
     kind: ClassVar[str] = "instability_found"
     attempt: int
-    number: int  # of the run, from 1
+    number: int  # from 1
     step: int  # the first one beyond the range
     what: str
     values: tuple[str, ...]  # "optim.lr = 0.0001"; empty where no change is known to help
-    go_back_to: int  # the step of a checkpoint; 0 = the run goes on where it is
+    go_back_to: int  # a checkpoint's step; 0 = the run goes on where it is
     auto: bool
     why: str = ""  # the change is only proposed, or there is none
 

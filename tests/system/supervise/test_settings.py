@@ -13,7 +13,16 @@ from prime_train.config import detect
 from prime_train.core.errors import ExitCode
 from prime_train.core.plans import list_versions, read_plan
 from prime_train.core.rundir import RunDir
-from prime_train.events import EventLog, HangFound, RequestAnswered, RequestRefused, SettingsAccepted, SettingsApplied
+from prime_train.events import (
+    EventLog,
+    HangFound,
+    InstabilityFound,
+    LaunchAsked,
+    RequestAnswered,
+    RequestRefused,
+    SettingsAccepted,
+    SettingsApplied,
+)
 from prime_train.spec import to_json
 from prime_train.supervise.processes.ask import ask, create_request_id
 from prime_train.supervise.processes.lock import find_holder
@@ -173,3 +182,20 @@ def test_a_limit_of_silence_counts_at_once_for_a_trainer_that_hangs_already(tmp_
         own.process.kill()
     [hang] = [event for event in tiny.events(run_dir) if isinstance(event, HangFound)]
     assert hang.limit_s == 0.5
+
+
+def test_a_trainer_that_ended_for_a_loss_goes_on_from_a_checkpoint_with_a_lower_rate(tmp_path: Path) -> None:
+    run_dir = prepare(tmp_path)
+    own = Supervised(run_dir, "diverge", "times=once", "max_steps=60")
+    try:
+        own.until(lambda state: state.step > 0)
+        assert change(run_dir, {"prime_train.instability.policy": "auto"}, 0).outcome == "accepted"
+        assert own.end() == 0
+    finally:
+        own.process.kill()
+    events = tiny.events(run_dir)
+    [found] = [event for event in events if isinstance(event, InstabilityFound)]
+    assert (found.step, found.go_back_to, found.values, found.auto) == (16, 10, ("optim.lr = 0.0005",), True)
+    assert [event.resume_step for event in events if isinstance(event, LaunchAsked)] == [0, 10]
+    assert [event.by for event in events if isinstance(event, SettingsAccepted)] == ["me@here", "policy"]
+    assert read_plan(run_dir.settings, 2).values == {"optim.lr": 0.0005}

@@ -1,6 +1,6 @@
 """Folds an instability and the answers to it into the State, and finds the request that its change needs next. Pure.
 
-A change that is accepted has up to two requests, which the answers of the run check like those of a person: first the
+A change that is accepted has up to two requests, which the answers of the run check like a person's: first the
 run goes back, then its rate is lowered. A plan that is older than the way back would be dropped with it.
 """
 
@@ -30,14 +30,14 @@ def accept(state: State, event: CommandAccepted) -> State:
 
 
 def answer(state: State, event: RequestAnswered) -> State:
-    """A change of which one request is refused is over."""
+    """A refused request ends its change."""
     found = state.instability
     is_own = found is not None and event.request_id in (_name(found, "back"), _name(found, "rate"))
     return evolve(state, accepted_by="") if is_own and event.outcome in ("refused", "failed") else state
 
 
 def find_request(state: State) -> Request | None:
-    """The next request of the change that is being made; None without one, or while the run goes back."""
+    """The next request for the change that is being made; None without one, or while the run goes back."""
     found = state.instability
     if found is None or not state.accepted_by:
         return None
@@ -54,7 +54,7 @@ def find_request(state: State) -> Request | None:
 
 
 def is_made(state: State) -> bool:
-    """Whether every request of the accepted change is answered."""
+    """Whether every request for the accepted change is answered."""
     found = state.instability
     last = found and _name(found, "rate" if found.values else "back")
     return bool(state.accepted_by) and last in state.answered

@@ -1,7 +1,7 @@
-"""Finds a loss or a gradient norm that leaves its range, in a series of reported steps. Pure.
+"""Finds a loss or a gradient norm that leaves its range, in reported steps. Pure.
 
-The range ends 6 deviations above the median of the 200 steps before. A deviation is 1.4826 x the median absolute
-deviation, which is the standard deviation of normal noise: a spike moves neither of the two, while it would raise a
+The range ends 6 deviations above the median over the 200 steps before. A deviation is 1.4826 x the median absolute
+deviation, which is the standard deviation for normal noise: a spike moves neither median, while it would raise a
 mean. Three steps in a row have to be beyond it, because noise with heavy tails gives single ones. The bundled trainer
 judges single steps itself, on the device (trainer/loops/spikes.py): what it has skipped does not reach this series.
 """
@@ -17,8 +17,8 @@ WINDOW_STEPS = 200
 STREAK_STEPS = 3
 FEWEST_STEPS = 50  # with fewer the median is too uncertain to judge by
 _DEVIATIONS = 6.0
-_NORMAL = 1.4826  # 1 / the 75 % point of the normal distribution
-_LEAST_SPREAD = 1e-3  # of the median: the spread of a series that does not change is 0
+_NORMAL = 1.4826  # 1 / the 75 % point in a normal distribution
+_LEAST_SPREAD = 1e-3  # times the median: a series that does not change has no spread
 
 
 class ReportedStep(NamedTuple):
@@ -30,7 +30,7 @@ class ReportedStep(NamedTuple):
 
 
 class Instability(NamedTuple):
-    """What was found at the end of a series."""
+    """What the newest steps show."""
 
     step: int  # the first one beyond the range
     what: str
@@ -39,7 +39,7 @@ class Instability(NamedTuple):
 
 
 def find_instability(steps: Sequence[ReportedStep]) -> Instability | None:
-    """The instability of the newest of these steps, oldest first; None if it has none."""
+    """The instability that the newest step ends; None without one. `steps`: oldest first."""
     if not steps:
         return None
     newest = steps[-1]

@@ -113,7 +113,7 @@ class _Supervision:
         self._answers = Answers(run, run_dir, program, self._services.list_gpus, self.inbox)
         self._clock = Clock()
         self._own_policy = policy
-        self._taken = (0, 0)  # the version and the attempt of the settings that were taken last
+        self._taken = (0, 0)  # version and attempt, when settings were taken last
         self._foreign_children = process.list_own_children()
 
     @property
@@ -226,7 +226,7 @@ class _Supervision:
                     self._journal.append(events.RequestRefused(path, why))
 
     def _take_settings(self) -> None:
-        """Go on with the keys of [prime_train] that have changed, or that a way back has dropped."""
+        """Go on with keys in [prime_train] that have changed, or that a way back has dropped."""
         newest = (self.state.settings_version, self.state.attempt_number)
         if newest == self._taken or not newest[0] or self._run.command is not None:
             return
@@ -238,7 +238,7 @@ class _Supervision:
         self._services.take_settings(settings)
 
     def _answer_instability(self) -> None:
-        """Carry out the change for an instability like the requests of a person."""
+        """Carry out the change for an instability like a person's requests."""
         if (request := find_request(self.state)) is not None:
             for event in self._answers.answer(request, self.state):
                 self._journal.append(event)

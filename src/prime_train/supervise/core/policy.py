@@ -78,7 +78,7 @@ def build_policy(run: RunSpec, program: Program) -> Policy:
 
 
 def change_limits(policy: Policy, heartbeat: Heartbeat) -> Policy:
-    """The policy with the limits of silence of a config that has changed."""
+    """The policy with the limits on silence from a config that has changed."""
     return replace(
         policy,
         startup_limit_s=heartbeat.startup_limit_s,

@@ -23,7 +23,7 @@ from prime_train.supervise.watches.hang.silence_limits import Learned
 Value = TypeVar("Value")
 
 STOP_COMMAND = "prime-train stop"
-POLICY = "policy"  # the author of the changes that the supervisor makes itself
+POLICY = "policy"  # who makes the changes that no person accepts
 CPU = "cpu"  # stands for a GPU in the tests of a machine without one
 ASKERS = ("SIG", STOP_COMMAND)  # how StopAsked.by begins, unless an alarm pauses the run
 

@@ -26,7 +26,7 @@ from prime_train.supervise.launch.program import Program
 
 
 class InstabilityWatch:
-    """The latest reported steps of a run. A supervisor that takes over gets them by reading the events."""
+    """The latest reported steps. A supervisor that takes over gets them by reading the events."""
 
     def __init__(self, run: RunSpec, run_dir: RunDir, program: Program) -> None:
         self._run, self._run_dir, self._program = run, run_dir, program
@@ -36,7 +36,7 @@ class InstabilityWatch:
         self._found: Instability | None = None
 
     def take(self, event: Event, *, judges: bool) -> None:
-        """Take an event of the run, in their order. `judges`: it is no event of the past."""
+        """Take an event, in their order. `judges`: it is no past one."""
         match event:
             case events.LaunchAsked(resume_step=step):
                 kept = [one for one in self._steps if one.step <= step]
@@ -109,6 +109,6 @@ def is_quiet(found: Instability, state: State, settings: Settings) -> bool:
         return False
     if state.is_proposed:  # a person who looks at it finds one proposal, and it is still there when they accept it
         return True
-    if not found.is_finite:  # each later step of the same weights is no number either
+    if not found.is_finite:  # each later step with the same weights is no number either
         return before.attempt == state.attempt_number
     return found.step <= (before.go_back_to or before.step) + settings.cool_down_steps

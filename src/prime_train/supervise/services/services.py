@@ -97,7 +97,7 @@ class RunServices:
             yield events.SpaceFreed(state.attempt_number, path, size_bytes, freed.reason, freed.failed)
 
     def take_settings(self, settings: PrimeTrain) -> None:
-        """Go on with settings of the supervision that have changed."""
+        """Go on with settings that have changed."""
         self._watch_runner.take_settings(settings)
         self._instability.settings = settings.instability
 

@@ -90,7 +90,7 @@ class PolicyBatch:
     engine_logprobs: Tensor  # (N,) fp32
     advantages: Tensor  # (N,) fp32
     fresh: Tensor  # (N,) bool: generated with the weights that this step begins with
-    temperature: float = 1.0  # of all rollouts
+    temperature: float = 1.0  # in all rollouts
 
     @property
     def labelled_tokens(self) -> int:
@@ -127,7 +127,7 @@ def share_rows(rows: Iterable[AnyRow], *, micro_batch: int, rank: int, ranks: in
 
 
 def to_policy_batch(rows: Sequence[PolicyRow], version: int) -> PolicyBatch:
-    """The tensors of a micro-batch for a step that begins with the weights `version`. Its rollouts are of one step."""
+    """The tensors of a micro-batch for a step that begins with the weights `version`. One step has one temperature."""
     shape = (max(1, len(rows)), _round_up(max((row.length for row in rows), default=0)))
     tokens, positions = np.zeros((2, *shape), np.int64)  # (B, T)
     parts, labels = np.full(shape, _PADDING, np.int64), np.full(shape, IGNORED, np.int64)  # (B, T)

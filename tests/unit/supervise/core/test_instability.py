@@ -1,4 +1,4 @@
-"""A spike is found within three steps, and no alarm follows from noise, whatever the seed."""
+"""A spike is found within three steps, and noise of any seed gives no alarm."""
 
 from __future__ import annotations
 

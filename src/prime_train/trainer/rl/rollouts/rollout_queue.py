@@ -151,7 +151,7 @@ class _Batch:
 
     step: int
     tasks: list[tuple[int, int]]  # (environment, number) of each group
-    temperature: float  # of all of them, whenever each one starts
+    temperature: float  # for each rollout, whenever it starts
     slots: list[_Slot] = field(default_factory=list)
 
 
@@ -169,7 +169,7 @@ class RolloutQueue:
         self._batches = [self._restore(batch) for batch in position["batches"]] if position else []
 
     def take_settings(self, run: RunSpec) -> None:
-        """Go on with the settings that change while the run trains: the temperature of the steps not planned yet."""
+        """Go on with the settings that change while the run trains: the temperature for steps not planned yet."""
         self._run = run
 
     @property
@@ -250,7 +250,7 @@ class RolloutQueue:
     def _restore(self, saved: dict[str, Any]) -> _Batch:
         """A batch of a checkpoint. Rollouts that were in progress start again, and those that are too old."""
         tasks = [(int(environment), int(number)) for environment, number in saved["tasks"]]
-        # A checkpoint of an earlier version has no temperature: it did not change then.
+        # A checkpoint from an earlier version has no temperature: it did not change then.
         batch = _Batch(int(saved["step"]), tasks, float(saved.get("temperature", rl_settings(self._run).temperature)))
         oldest = batch.step - rl_settings(self._run).max_behind_steps
         for assignment, values in zip(self._assignments(batch), saved["outcomes"], strict=True):
