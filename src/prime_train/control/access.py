@@ -47,7 +47,7 @@ class Tokens(NamedTuple):
         return "owner" if is_owner else "viewer" if is_viewer else None
 
     def create_session(self, role: Role, now_s: float) -> str:
-        """What a browser keeps: whoever learns it has neither the token nor, after SESSION_S, any access."""
+        """What a browser keeps: one who learns it has neither the token nor, after SESSION_S, any access."""
         return self._sign(role, int(now_s) + SESSION_S)
 
     def find_session(self, given: str, now_s: float) -> Role | None:

@@ -49,7 +49,7 @@ def choose_encryption(
 
 
 def _make(host: str, folder: Path) -> Encryption:
-    # One that is there stays, because browsers were told to trust it.
+    # One that is there stays, because browsers trust it.
     make_folder(folder)
     certificate, key = (folder / f"{to_word(host)}.{kind}" for kind in ("pem", "key"))
     if not (certificate.exists() and key.exists()):

@@ -170,7 +170,9 @@ def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(t
         ("optim.lrr", "1", "did you mean optim.lr?"),
     ],
 )
-def test_the_editor_says_why_a_change_is_refused(tmp_path: Path, page: Page, key: str, value: str, reason: str) -> None:
+def test_the_editor_shows_why_a_change_is_refused(
+    tmp_path: Path, page: Page, key: str, value: str, reason: str
+) -> None:
     run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
     write_config(run_dir, CONFIG)
     with supervising(run_dir) as taken, serve(tmp_path) as served:
