@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_text_has_no_clips_and_clips_no_text() -> None:
     assert fault.what == 'audio is of a run on clips, and run.kind is "pretrain"'
 
 
-CHANGES = {
+CHANGES: dict[str, dict[str, Any]] = {
     "audio.encoder": {"encoder": AudioEncoder(layers=2)},
     "audio.objective": {"objective": "lejepa"},
     "audio.clip_s": {"clip_s": 3.0},
