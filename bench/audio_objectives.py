@@ -121,7 +121,7 @@ def probe(model: AudioModel, found: Chirps) -> tuple[float, float]:
 
     optimizer.step(measure)  # type: ignore[arg-type]
     wanted = labels[held].unsqueeze(1)
-    # Of each clip one crop, because two crops of one clip are neighbours without any training.
+    # One crop for each clip, because two crops of one clip are neighbours without any training.
     one = embeddings[held][::CROPS]
     votes = vote_neighbours(one, mark_labels(wanted[::CROPS], chirps.CLASSES), 10)
     return accuracy(embeddings[held] @ weight.detach() + bias.detach(), wanted), accuracy(votes, wanted[::CROPS])
