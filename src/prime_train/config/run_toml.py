@@ -24,7 +24,7 @@ ROOT = "run"
 COMMAND = "command"
 AUDIO = "audio"
 
-# What a run on clips has of a run on text: no tables of these names, and of these tables only these keys.
+# A run on clips lacks these tables, and has only these keys in some others.
 _NOT_OF_AUDIO = ("model", "tokenizer", "rl", "tasks", "inference")
 _KEYS_OF_AUDIO = {
     "batch": ("micro_batch", "global_batch", "start_batch", "ramp_steps"),
@@ -68,7 +68,7 @@ def schema() -> Table:
 
 
 def text_schema() -> Table:
-    """`schema` of a run on text, with tasks."""
+    """`schema` for text, with tasks."""
     return schema()._replace(fields={key: item for key, item in schema().fields.items() if key != AUDIO})
 
 
@@ -94,7 +94,7 @@ def rl_schema() -> Table:
 
 
 def audio_schema() -> Table:
-    """The legal keys of a run that trains on clips: run.kind = "audio"."""
+    """The legal keys with run.kind = "audio", which trains on clips."""
     fields = {key: item for key, item in schema().fields.items() if key not in _NOT_OF_AUDIO}
     kind = table_of(Source).fields["kind"]._replace(shape=OneOf(("audio", "chirps")))
     source = _narrow(table_of(Source), _SOURCE_OF_AUDIO, kind=kind)
@@ -108,7 +108,7 @@ def audio_schema() -> Table:
 
 
 def _narrow(table: Table, keys: tuple[str, ...], **others: Field) -> Table:
-    """The table with some of its keys alone, and `others`."""
+    """The table with these keys alone, and `others`."""
     return table._replace(fields={key: table.fields[key] for key in keys} | others)
 
 
@@ -181,7 +181,7 @@ def read_document(document: Document) -> Reading:
 
 
 def _fill_audio(run: RunSpec) -> RunSpec:
-    """The run with [audio], and with the tokens of a clip as its sequence, for rules and estimate."""
+    """The run with [audio], where a sequence has the tokens that a clip has, for rules and estimate."""
     audio = run.audio or Audio()
     return replace(run, audio=audio, data=replace(run.data, ctx_tokens=max(8, size_of(audio).all_tokens)))
 
@@ -218,19 +218,19 @@ def _explain_training_key(fault: Fault, kind: str) -> Fault:
 
 
 def _explain_other_kind(fault: Fault, kind: str) -> Fault:
-    """Replaces the fault of an unknown key that is legal in a run.toml of another kind: on text, or on clips."""
+    """Replaces the fault for a key that only another kind knows: text, or clips."""
     if fault.code != UNKNOWN_KEY or not _is_legal(fault.key):
         return fault
     name = dotted(fault.key)
     if kind == AUDIO:
-        what, fix = f'{name} is of a run on text, and run.kind = "audio" trains on clips', 'run.kind = "pretrain"'
+        what, fix = f'{name} is for text, and run.kind = "audio" trains on clips', 'run.kind = "pretrain"'
     else:
-        what, fix = f'{name} is of a run on clips, and run.kind is "{kind or "pretrain"}"', 'run.kind = "audio"'
+        what, fix = f'{name} is for clips, and run.kind is "{kind or "pretrain"}"', 'run.kind = "audio"'
     return Fault(UNKNOWN_KEY, fault.key, what, f"take it out, or {fix}", {name: None})
 
 
 def _is_legal(key: KeyPath) -> bool:
-    """Whether a key is legal in a run.toml of some kind."""
+    """Whether some kind of run.toml knows a key."""
     shape: Shape | None = schema()
     for part in key:
         if isinstance(shape, Array):

@@ -23,8 +23,8 @@ from prime_train.spec.answers import train_gpus
 
 # Source: github.com/pytorch/ao, issue 685 (MLPs of four widths on an L20, August 2024).
 _OF_CLIPS = (
-    "a clip counts as {tokens} tokens of the encoder, which is read as a decoder: no measured run was an encoder, and "
-    "memory and time of the objective, the decoding of clips and the evaluations are not known"
+    "a clip counts as {tokens} tokens, and the encoder as a decoder: no measured run was an encoder, and what the "
+    "objective, the evaluations and reading clips take is not known"
 )
 _FP8_MEMORY = {
     True: "memory is that of bf16: with precision.fp8, compiled MLPs were measured to take up to 1.1 times as much",

@@ -123,8 +123,8 @@ class ClipsBroken:
     attempt: int
     step: int
     broken: int
-    read: int  # clips of all ranks
-    named: tuple[str, ...]  # some of this rank: "train.arrow row 17: its audio is null"
+    read: int  # clips, on all ranks
+    named: tuple[str, ...]  # a few that this rank read: "train.arrow row 17: its audio is null"
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ def join(attempt: Attempt) -> tuple[Device, parallel.World]:
 def set_up_training(
     attempt: Attempt, config: ModelConfig, device: Device, world: parallel.World
 ) -> tuple[Training, TrainPosition]:
-    """`spread_training` of a decoder."""
+    """`spread_training` for a decoder."""
     run, resumes = attempt.run, attempt.resume_step > 0
     build = partial(build_model, run, config, device, resumes=resumes)
     return spread_training(attempt, build, device, world, partial(fill_shards, run=run, device=device, resumes=resumes))
@@ -164,9 +164,9 @@ def spread_training(
     world: parallel.World,
     fill: Callable[[nn.Module], None] = lambda _model: None,
 ) -> tuple[Training, TrainPosition]:
-    """The wrapped model and its optimizer, as new or from the checkpoint of the attempt, and the position reached.
+    """The wrapped model and its optimizer, new or from the attempt's checkpoint, and the position reached.
 
-    `fill` gives the shards of a model on the meta device their values.
+    `fill` gives values to shards that were built on the meta device.
     """
     run = attempt.run
     for remade in cache.take_remade():
@@ -192,7 +192,7 @@ def spread_training(
 
 
 def announce(attempt: Attempt, training: Training, classes: int) -> None:
-    """Write the TrainerStarted event of this rank. `classes`: of what the model predicts, as tokens."""
+    """Write this rank's TrainerStarted event. `classes`: how many the model predicts, as tokens are."""
     precision: str = training.device.compute
     if attempt.run.precision.fp8 != "none":
         precision += f", {block_changes.describe_layers(parallel.unwrap_decoder(training.model))}"
@@ -212,7 +212,7 @@ def announce(attempt: Attempt, training: Training, classes: int) -> None:
 
 
 def gather_state(model: nn.Module) -> dict[str, Any]:
-    """Every weight of a model as a whole. Every process calls it; of a sharded model rank 0 gets them."""
+    """Every weight as a whole. Every process calls it; with shards only rank 0 gets them."""
     if not parallel.is_sharded(model):
         return parallel.unwrap(model).state_dict()
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -278,7 +278,7 @@ def check_tokenizer(attempt: Attempt, tokenizer: LoadedTokenizer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """What a run on tokens knows of its model."""
+    """What a run on tokens knows about its model."""
 
     config: ModelConfig
     tokenizer: LoadedTokenizer
@@ -289,18 +289,18 @@ Known = TypeVar("Known", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[Known]):
-    """What a loop trains with, set up once. `known`: what is known of the model, by the kind of run."""
+    """What a loop trains with, set up once. `known`: more about the model, by the kind."""
 
     training: Training
     known: Known
-    classes: int  # of what the model predicts
+    classes: int  # that the model predicts
     checkpointer: Checkpointer
     reached: TrainPosition  # before the first step
-    flops_per_token: float  # or per clip: of what the loss counts
+    flops_per_token: float  # or per clip: per unit that the loss counts
 
 
 def get_ready(tokenizer: LoadedTokenizer, attempt: Attempt, device: Device, world: parallel.World) -> Ready[TextModel]:
-    """A decoder and its optimizer, as new or from the checkpoint of the attempt. Raises UserError."""
+    """A decoder and its optimizer, new or from the attempt's checkpoint. Raises UserError."""
     # Before the model is built, so that a run with another tokenizer ends without loading weights.
     keep_tokenizer(attempt, tokenizer)
     check_tokenizer(attempt, tokenizer)

@@ -188,7 +188,7 @@ def _shard(model: nn.Module, replicas: int, parallel: spec.Parallel, device: Dev
 
 
 def _list_blocks(model: nn.Module) -> list[nn.Module]:
-    """The modules of every list whose name ends with `blocks`."""
+    """The modules in every list whose name ends with `blocks`."""
     stacks = (module for name, module in model.named_modules() if name.endswith("blocks"))
     return [block for stack in stacks for block in stack.children()]
 
@@ -207,7 +207,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def unwrap_decoder(model: nn.Module) -> Decoder:
-    """`unwrap` of a model on tokens."""
+    """`unwrap` for a model on tokens."""
     inner = unwrap(model)
     assert isinstance(inner, Decoder)
     return inner

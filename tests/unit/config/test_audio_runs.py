@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ OF_TEXT = [
 def test_keys_of_text_are_refused_with_the_reason(text: str, key: str) -> None:
     (fault,) = run_toml.read(BASE + text, "birds.toml").faults
     assert fault.code == UNKNOWN_KEY
-    assert fault.what == f'{key} is of a run on text, and run.kind = "audio" trains on clips'
+    assert fault.what == f'{key} is for text, and run.kind = "audio" trains on clips'
     assert fault.fix == 'take it out, or run.kind = "pretrain"'
     assert fault.patch == {key: None}
 
@@ -66,10 +67,10 @@ def test_text_has_no_clips_and_clips_no_text() -> None:
     assert fault.code == NOT_A_CHOICE
     text = BASE.replace('"audio"', '"pretrain"').replace("chirps", "python-stdlib")
     (fault,) = run_toml.read(f"{text}[audio]\nclip_s = 3.0\n", "text.toml").faults
-    assert fault.what == 'audio is of a run on clips, and run.kind is "pretrain"'
+    assert fault.what == 'audio is for clips, and run.kind is "pretrain"'
 
 
-CHANGES = {
+CHANGES: dict[str, dict[str, Any]] = {
     "audio.encoder": {"encoder": AudioEncoder(layers=2)},
     "audio.objective": {"objective": "lejepa"},
     "audio.clip_s": {"clip_s": 3.0},

@@ -117,7 +117,7 @@ def shape_from_run(run: RunSpec, vocab_size: int) -> ModelShape:
 
 
 def _shape_of_encoder(name: str, audio: Audio) -> ModelShape:
-    """An encoder of clips as a decoder of as many blocks: the same products, and a head of its classes. ShapeError."""
+    """An encoder as a decoder with as many blocks: it has the same products, and classes as its head. ShapeError."""
     encoder, parameters = audio.encoder, count_parameters(audio)
     if parameters > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {parameters:.2g} parameters: no such model exists")
@@ -132,7 +132,7 @@ def _shape_of_encoder(name: str, audio: Audio) -> ModelShape:
         mlp_size=encoder.mlp_size,
         parameters=parameters,
         tie_embeddings=False,
-        source="[audio.encoder] of the config, read as a decoder with a token for each patch",
+        source="[audio.encoder], read as a decoder with a token for each patch",
         qk_norm=True,
         dense_layers=encoder.layers,
         ctx_tokens=size_of(audio).tokens,

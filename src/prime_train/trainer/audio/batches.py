@@ -42,7 +42,7 @@ class AudioBatch:
 class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"]):
     """The batches of one rank. Rank r of R has the places r * B to r * B + B of each R * B places.
 
-    `held_out`: the fraction of the rows that no batch has. `on_broken` = "fail" raises UserError at the first broken
+    `held_out`: as a fraction, the rows that no batch has. `on_broken` = "fail" raises UserError at the first broken
     clip; "skip" takes another row, until more than `most_broken` of all samples were broken.
     """
 

@@ -1,4 +1,4 @@
-"""Draws spectrograms of a set of clips with matplotlib (from the train extra). Opens no window."""
+"""Draws spectrograms with matplotlib (from the train extra). Opens no window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def can_draw() -> bool:
 
 
 def draw_spectrograms(table: ClipTable, path: Path, clip_s: float, mel: MelSettings) -> str:
-    """Draw the spectrograms of ten clips, spread over all rows. Returns the path."""
+    """Draw ten spectrograms, spread over all rows. Returns the path."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -31,8 +31,8 @@ def draw_spectrograms(table: ClipTable, path: Path, clip_s: float, mel: MelSetti
     shown = list(_find_spectrograms(table, clip_s, mel))
     if not shown:
         what, why = (
-            f"none of {_PICTURED} clips can be decoded",
-            "a picture is drawn of those that are spread over all rows",
+            f"all {_PICTURED} clips cannot be decoded",
+            "a picture shows clips that are spread over all rows",
         )
         raise UserError(what, str(path), why, "look at them: prime-train data audio scan PATH --decode")
     figure = Figure(figsize=(12, 1.7 * -(-len(shown) // 2)), layout="constrained")

@@ -1,4 +1,4 @@
-"""Finds the clips of a run: local files, a dataset of the Hugging Face hub, or chirps. Decodes nothing."""
+"""Finds clips for a run: local files, a dataset on the Hugging Face hub, or chirps. Decodes nothing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from prime_train.trainer.audio.tables import ClipTable, Columns
 
 
 def find_clips(run: RunSpec) -> Path:
-    """The file or folder with the clips of a run, made or downloaded where it is not there. Raises UserError."""
+    """The file or folder with the clips, made or downloaded where it is not there. Raises UserError."""
     sources = run.data.sources
     if len(sources) != 1:
-        what, why = f"there are {len(sources)} sources of clips", "the clips of a run are numbered in one table"
+        what, why = f"it has {len(sources)} entries", "all clips are numbered in one table"
         raise UserError(what, "data.sources", why, "put the files into one folder, and name it in one source")
     (source,) = sources
     if source.kind == "chirps":
@@ -25,14 +25,14 @@ def find_clips(run: RunSpec) -> Path:
     if not source.path:
         raise UserError('kind = "audio" has no path', "data.sources", "it names the clips", 'path = "clips/"')
     path = Path(source.path).expanduser()
-    # The name of a dataset has one slash; any other missing path is mistyped.
+    # A dataset has one slash in its name; any other missing path is mistyped.
     if path.exists() or source.path.count("/") != 1 or source.path.startswith((".", "/", "~")):
         return path / source.subset if source.subset and (path / source.subset).is_dir() else path
     return _download(source)
 
 
 def _download(source: Source) -> Path:
-    """The snapshot of a dataset, with the files of its subset alone. It is taken from the cache where it is there."""
+    """A snapshot with the files for one subset alone, from the cache where that has it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -43,7 +43,7 @@ def _download(source: Source) -> Path:
         found = Path(snapshot_download(source.path, repo_type="dataset", allow_patterns=wanted))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         what = f"the dataset cannot be downloaded: {str(error).splitlines()[0][:200]}"
-        why = "there is no such file or folder here, so the name is one of the Hugging Face hub"
+        why = "there is no such file or folder here, so it is searched on the Hugging Face hub"
         fix = "give a local path, or look at the name and at HF_TOKEN"
         raise UserError(what, source.path, why, fix, ExitCode.OUT_OF_REACH) from error
     inside = found / source.subset if source.subset else found
@@ -61,7 +61,7 @@ def columns_of(audio: Audio) -> Columns:
 
 
 def count_classes(audio: Audio, table: ClipTable) -> int:
-    """The classes of a run: those of the config, or by the labels of all rows; 0 without labels. Raises UserError."""
+    """How many classes there are, by the config or by all labels; 0 without labels. Raises UserError."""
     if not audio.label_field:
         return 0
     counts = table.count_labels()

@@ -141,7 +141,7 @@ def probe_micro_batches(training: Training, batch: AnyBatch, compute_loss: LossS
     """Write one span for each size that fits: the fastest of some forwards and backwards, without collectives.
 
     Each round runs every size once, so that a slower machine slows down all of them. No sharded model is measured, and
-    no batch of clips.
+    no clips.
     """
     if parallel.is_sharded(training.model) or not _is_repeatable(batch):
         return
@@ -186,11 +186,11 @@ def _run(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -
 
 
 def _is_repeatable(batch: Any) -> bool:
-    """Whether all of a batch are tensors with its rows: what is drawn for a batch of clips is of this batch alone."""
+    """Whether a batch has tensors with rows alone: what is drawn for clips belongs to these clips."""
     return all(isinstance(getattr(batch, field.name), torch.Tensor) for field in fields(batch))
 
 
 def _repeat(batch: Any, times: int) -> Any:
-    """The rows of a batch `times` times. A batch is a dataclass of tensors (B, ...)."""
+    """The rows of a batch `times` times. A batch is a dataclass with tensors (B, ...)."""
     rows = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return replace(batch, **{name: tensor.repeat(times, *[1] * (tensor.dim() - 1)) for name, tensor in rows.items()})

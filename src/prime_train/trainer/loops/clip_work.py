@@ -43,8 +43,8 @@ _NAMED = 5  # broken clips in an event
 
 
 def load_audio(run: RunSpec, world: World) -> Work[AudioMicroBatch]:
-    """The clips of data.sources and an encoder of [audio]. Raises UserError."""
-    # One rank of a machine makes or downloads them, because the others would write the same files.
+    """The clips in data.sources and the encoder in [audio]. Raises UserError."""
+    # One rank per machine makes or downloads them, because the others would write the same files.
     path = world.load_in_turn(partial(find_clips, run)) or find_clips(run)
     clips = _OpenedClips(run, path)
     return Work(
@@ -58,7 +58,7 @@ def load_audio(run: RunSpec, world: World) -> Work[AudioMicroBatch]:
 
 
 class ClipRows:
-    """The micro-batches of one rank. The position is the number of clips that all ranks have used."""
+    """One rank's micro-batches. The position counts the clips that all ranks have used."""
 
     def __init__(self, run: RunSpec, path: Path, classes: int, rank: int, ranks: int) -> None:
         assert run.audio is not None
@@ -66,7 +66,7 @@ class ClipRows:
         self._path, self._rank, self._ranks = path, rank, ranks
         self._settings = (run.batch.micro_batch, run.data.planned_workers)
         self._held_out = run.eval.held_out_ratio
-        self.broken: Counter[Any] = Counter()  # clips of this rank and attempt
+        self.broken: Counter[Any] = Counter()  # clips, on this rank and in this attempt
         self.read = 0
         self._batches = self._open()
 
@@ -118,7 +118,7 @@ class ClipRows:
 
 @dataclass(frozen=True, slots=True)
 class _ClipEvaluation:
-    """Measures the held-out clips, and reports the clips that could not be decoded. Its end is that of the rows."""
+    """Measures the held-out clips, and reports the clips that could not be decoded. The rows end with it."""
 
     rows: ClipRows
     probe: HeldOutProbe
@@ -130,7 +130,7 @@ class _ClipEvaluation:
     def _report_broken(self, attempt: Attempt, training: Training, step: int) -> None:
         own = [sum(self.rows.broken.values()), self.rows.read]
         broken, read = training.world.sum(torch.tensor(own, device=training.device.torch)).tolist()
-        # Each rank names those of its own, because only it has read them.
+        # Each rank names what it has read itself.
         named = tuple(f"{one.where}: {one.why}" for one in list(self.rows.broken)[:_NAMED])
         if own[0] or (broken and attempt.rank == 0):
             attempt.events.append(ClipsBroken(attempt.number, step, broken, read, named))
@@ -140,10 +140,10 @@ class _ClipEvaluation:
 
 
 class _OpenedClips:
-    """The clips of a run, and what is opened on them for an attempt."""
+    """A run's clips, and what an attempt opens on them."""
 
     def __init__(self, run: RunSpec, path: Path) -> None:
-        assert run.audio is not None, "the reader of a run.toml fills it"
+        assert run.audio is not None, "who reads a run.toml fills it"
         self._run, self._path, self._audio = run, path, run.audio
         self._table = open_clips(path, columns_of(self._audio))
         self._classes = count_classes(self._audio, self._table)
@@ -176,7 +176,7 @@ class _OpenedClips:
 
 
 def _draw_once(table: ClipTable, path: Path, audio: Audio) -> None:
-    """The picture of ten clips for the report, unless an earlier attempt drew it or there is no matplotlib."""
+    """A picture with ten clips for the report, unless an earlier attempt drew it or there is no matplotlib."""
     if pictures.can_draw() and not os.path.lexists(path):
         with suppress(UserError, OSError):  # no run ends for want of a picture
             make_folder(path.parent)

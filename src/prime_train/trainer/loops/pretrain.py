@@ -42,13 +42,13 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
 
 
 def choose_load(kind: str) -> LoadWork:
-    """What prepares the work of a kind of run. Raises UserError without the packages of audio."""
+    """What prepares the work for a kind. Raises UserError without the audio packages."""
     if kind != "audio":
         return load_chats if kind == "sft" else load_text
     try:
         from prime_train.trainer.loops.clip_work import load_audio  # which needs the extra
     except ModuleNotFoundError as error:
-        why, fix = "clips are decoded with the packages of the extra", install_command("audio")
+        why, fix = "the extra has the packages that decode clips", install_command("audio")
         raise UserError(f"{error.name} is not installed", 'run.kind = "audio"', why, fix) from error
     return load_audio
 

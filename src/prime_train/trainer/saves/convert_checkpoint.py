@@ -35,7 +35,7 @@ from prime_train.trainer.saves.export import DTYPES, describe, open_rows
 from prime_train.trainer.saves.tensor_files import FileTensor, name_file, plan_files, write_files
 
 _ROOM_BYTES = 64 * 2**20  # for config, tokenizer and the file system itself
-_ENCODER = "encoder."  # of a run on audio, in its checkpoints
+_ENCODER = "encoder."  # in the checkpoints that a run on audio saves
 _REPORT_BYTES = 16 * 2**20  # between two lines of progress
 
 
@@ -142,7 +142,7 @@ def _plan_hf(request: ConversionRequest, run_dir: RunDir, saved: SavedTensors) -
 
 
 def _plan_encoder(audio: Audio, dtype: torch.dtype, saved: SavedTensors) -> _Plan:
-    """The encoder of a run on audio in one file, because it is small."""
+    """An encoder in one file, because it is small."""
     from prime_train.trainer.audio.learning.encoder_folder import WEIGHTS, write_encoder
 
     tensors = [one._replace(dtype=dtype) for one in saved.list_tensors(f"model.{_ENCODER}")]

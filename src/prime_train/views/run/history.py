@@ -92,7 +92,7 @@ class RunHistory(NamedTuple):
 
     @property
     def guess_name(self) -> str:
-        """What `vocab_loss` is the logarithm of."""
+        """The logarithm that `vocab_loss` is, as text."""
         return "ln(classes)" if self.state.unit == "clips" else "ln(vocabulary)"
 
 

@@ -27,7 +27,7 @@ _LABELLED = 6  # if there are more restarts, their lines have no label
 def draw(history: RunHistory, directory: Path) -> list[Path]:
     """Writes loss.png, throughput.png and, with rewards, reward.png; returns their paths, none before the first step.
 
-    A run on clips has measured.png, too, and spectrograms.png of the trainer. Raises ImportError without matplotlib.
+    A run on clips has measured.png, too, and the trainer drew spectrograms.png. Raises ImportError without matplotlib.
     """
     if not history.metrics["step"]:
         return []

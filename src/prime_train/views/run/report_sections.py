@@ -142,7 +142,7 @@ def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
 
 
 def broken_clips(records: Iterable[Record]) -> Iterator[str]:
-    """How many clips could not be decoded, by attempt, and some of them."""
+    """How many clips could not be decoded, by attempt, and a few names."""
     found = {
         (record.event.attempt, record.writer): record.event
         for record in records

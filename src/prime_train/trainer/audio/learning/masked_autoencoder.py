@@ -41,7 +41,7 @@ class MaskedPatches(nn.Module):
     def forward(self, encoder: PatchEncoder, log_mels: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
         """(loss summed over clips, 0-d; embeddings of what was seen, (B, C of the encoder)).
 
-        `order` (B, N): a permutation of the patches, of which the first K are seen.
+        `order` (B, N): a permutation of the patches; the first K are seen.
         """
         patches = take_patches(cut_patches(log_mels, self.audio.encoder.patch), order)  # (B, N, P)
         seen = count_seen(self.audio)
@@ -57,7 +57,7 @@ class MaskedPatches(nn.Module):
         """The hidden patches (B, H, P), from the seen ones (B, K, C of the encoder)."""
         sizes, seen = self.audio.masked_autoencoder, encoded.shape[1]
         hidden = self.hidden.expand(len(order), order.shape[1] - seen, -1)  # (B, H, C)
-        # Nothing is put back in its place: the positions of a token say where it is.
+        # No token is put back in order, because its rotation has its place.
         embedded = self.embedding(encoded)  # (B, K, C)
         x = torch.cat((embedded, hidden.to(embedded)), 1) + self.pitch[order % len(self.pitch)]  # (B, N, C)
         head_dim = sizes.width // sizes.heads

@@ -68,7 +68,7 @@ def draw(audio: Audio, seed: int, places: Integers) -> tuple[Tensor, ...]:
         return (torch.from_numpy(np.stack(orders)),)  # (B, N)
     if audio.objective == "lejepa":
         views, gains = zip(*(_draw_views(audio, seed, place) for place in places.tolist()), strict=True)
-        # Of the first clip: the directions are those of the micro-batch, which is compared as a whole.
+        # By the first clip, because a micro-batch is compared as a whole, in the same directions.
         shape = (audio.lejepa.projection, audio.lejepa.slices)
         directions = generator(seed, ROWS, _DIRECTIONS, int(places[0])).standard_normal(shape, dtype=np.float32)
         return tuple(map(torch.from_numpy, (np.stack(views), np.stack(gains), directions)))  # (B, V, K), (B, V), (D, S)

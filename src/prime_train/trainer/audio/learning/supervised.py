@@ -30,7 +30,7 @@ class Supervised(nn.Module):
 def sum_label_losses(logits: Tensor, labels: Tensor, *, multi_label: bool) -> Tensor:
     """Summed over the clips that have a label, 0-d fp32. `logits` (B, classes), `labels` (B, L).
 
-    Of several labels the loss is the mean over the classes, so that a clip counts as much as with one.
+    With several labels the loss is the mean over the classes, so that a clip counts as much as with one.
     """
     if not multi_label:
         return F.cross_entropy(logits.float(), labels[:, 0], ignore_index=-1, reduction="sum")
