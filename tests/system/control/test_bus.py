@@ -19,6 +19,7 @@ from prime_train.bus.credentials import Credentials, read_credentials
 from prime_train.bus.nats import NatsBus
 from prime_train.bus.server_folder import CONTROLLER, credentials_file, read_address, server_folder
 from prime_train.core.errors import ExitCode
+from tests.system.bus.stand import standing_nats
 from tests.system.control.served import Served, serve
 from tests.unit.cli.commands import PROGRAM, clean_environment, prime_train, wait_until
 
@@ -168,30 +169,27 @@ def test_machines_come_and_go_and_strangers_are_refused_and_reported(folder: Pat
 
 
 def test_a_controller_connects_with_a_server_that_runs(folder: Path) -> None:
-    other = folder.parent / "other"
-    with serve(folder, 0, "--bus", "nats") as first:
-        file = credentials_file(server_folder(folder / "runs"), CONTROLLER)
-        address = first.bus["address"]
-        first_machine = next(iter(first.bus["machines"]))
-        with serve(other, 0, "--bus", address, "--bus-credentials", str(file)) as second:
-            machine = as_machine(folder, first_machine)
-            assert machine.wait_connected(LIMIT_S)
-            machine.publish(f"pt.demo.r.{first_machine}.hb", {"state": "train", "step": 3}, "b1")
-            wait_until(lambda: f"{first_machine}/demo" in document(second)["runs"])
-            machine.close()
-        wrong = prime_train("control", "--port", "0", "--bus", address, cwd=other)
+    with standing_nats(folder.parent / "bus") as stand:
+        address = stand.server.address
+        file = {name: str(credentials_file(stand.folder, name)) for name in (CONTROLLER, "m1")}
+        with serve(folder, 0, "--bus", address, "--bus-credentials", file[CONTROLLER]) as served:
+            machine = stand.client("m1")
+
+            def is_shown() -> bool:
+                machine.publish("pt.demo.r.m1.hb", {"state": "train", "step": 3}, "b1")
+                return "m1/demo" in document(served)["runs"]
+
+            wait_until(is_shown)
+        wrong = prime_train("control", "--port", "0", "--bus", address, cwd=folder)
         assert "the server refuses these credentials" in wrong.stderr
-        machine_file = credentials_file(server_folder(folder / "runs"), first_machine)
-        as_agent = prime_train(
-            "control", "--port", "0", "--bus", address, "--bus-credentials", str(machine_file), cwd=other
-        )
-        assert f"{first_machine} may not read what is known of the machines" in as_agent.stderr
+        words = ("control", "--port", "0", "--bus", address, "--bus-credentials", file["m1"])
+        assert "m1 may not read what is known of the machines" in prime_train(*words, cwd=folder).stderr
         port = address.rpartition(":")[2]
-        taken = prime_train("control", "--port", "0", "--bus", "nats", "--bus-port", port, cwd=other)
+        taken = prime_train("control", "--port", "0", "--bus", "nats", "--bus-port", port, cwd=folder)
         assert (taken.returncode, "address already in use" in taken.stderr) == (ExitCode.OUT_OF_REACH, True)
-    gone = prime_train("control", "--port", "0", "--bus", address, "--bus-credentials", str(file), cwd=other)
-    assert gone.returncode == ExitCode.OUT_OF_REACH
-    assert "the server of the bus is not reached" in gone.stderr
+    words = ("control", "--port", "0", "--bus", address, "--bus-credentials", file[CONTROLLER])
+    gone = prime_train(*words, cwd=folder)
+    assert (gone.returncode, "the server of the bus is not reached" in gone.stderr) == (ExitCode.OUT_OF_REACH, True)
 
 
 @pytest.mark.parametrize(
