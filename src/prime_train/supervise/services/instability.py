@@ -12,12 +12,12 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Event, InstabilityFound
 from prime_train.spec import RunSpec
 from prime_train.spec.live_values import describe_values, find_in_force, read_rates
-from prime_train.spec.supervision import Instability as Settings
+from prime_train.spec.supervision import Instability
 from prime_train.supervise.core.fold_instability import is_made
 from prime_train.supervise.core.instability import (
     STREAK_STEPS,
     WINDOW_STEPS,
-    Instability,
+    Excess,
     ReportedStep,
     find_instability,
 )
@@ -33,7 +33,7 @@ class InstabilityWatch:
         self.settings = run.prime_train.instability  # they may change while the run trains
         self._steps: deque[ReportedStep] = deque(maxlen=WINDOW_STEPS + STREAK_STEPS)
         self._skipped: events.StepSkipped | None = None  # the latest, until a step changes the weights
-        self._found: Instability | None = None
+        self._found: Excess | None = None
 
     def take(self, event: Event, *, judges: bool) -> None:
         """Take an event, in their order. `judges`: it is no past one."""
@@ -46,7 +46,7 @@ class InstabilityWatch:
             case events.StepSkipped() as skipped:
                 self._skipped = skipped
             case events.TrainerFailed(what=what) if self._skipped is not None and judges:
-                self._found, self._skipped = Instability(self._skipped.step, what, has_ended=True), None
+                self._found, self._skipped = Excess(self._skipped.step, what, has_ended=True), None
             case events.Progress(step=step, loss=loss, grad_norm=norm) if not self._is_skipped(step):
                 self._steps.append(ReportedStep(step, loss, norm))
                 self._skipped = None
@@ -63,7 +63,7 @@ class InstabilityWatch:
         if found is not None and settings.policy != "off" and not is_quiet(found, state, settings):
             yield self._propose(found, state, settings)
 
-    def _propose(self, found: Instability, state: State, settings: Settings) -> InstabilityFound:
+    def _propose(self, found: Excess, state: State, settings: Instability) -> InstabilityFound:
         values = self._lower_rate(settings.factor)
         goes_back = settings.action == "roll_back" or not found.is_finite or found.has_ended
         step, why = (self._find_checkpoint(found.step, state) if goes_back else 0), ""
@@ -98,7 +98,7 @@ class InstabilityWatch:
         return {key: value for key, value in lower.items() if value >= least.get(key, 0)}
 
 
-def is_quiet(found: Instability, state: State, settings: Settings) -> bool:
+def is_quiet(found: Excess, state: State, settings: Instability) -> bool:
     """Whether the answer to an earlier instability still counts for this one."""
     before = state.instability
     if before is None:
