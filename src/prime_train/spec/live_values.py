@@ -45,15 +45,10 @@ def with_values(run: RunSpec, values: Mapping[str, Any]) -> RunSpec:
     """The run with these values, each judged by its type and bounds. Raises ValueError and AttributeError."""
     if "batch.micro_batch" in values:
         run = pin_global_batch(run)
-    return from_json(to_json(put_values(run, values)))
-
-
-def put_values(run: RunSpec, values: Mapping[str, Any]) -> RunSpec:
-    """The run with these values, which are judged already. Raises AttributeError for a key that the run lacks."""
     for key, value in values.items():
         read_value(run, key)  # `replace` raises TypeError for a name that the table lacks
         run = _put(run, key.split("."), tuple(value) if isinstance(value, list) else value)
-    return run
+    return from_json(to_json(run))
 
 
 def _put(part: Any, path: list[str], value: Any) -> Any:

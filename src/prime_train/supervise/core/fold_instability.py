@@ -7,6 +7,7 @@ run goes back, then its rate is lowered. A plan that is older than the way back 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from prime_train.events import CommandAccepted, InstabilityFound, RequestAnswered
@@ -72,5 +73,8 @@ def _name(found: InstabilityFound, part: str) -> str:
 
 def parse_texts(texts: tuple[str, ...]) -> dict[str, Any]:
     """ "optim.lr = 0.0001" as key and value."""
-    pairs = (text.partition(" = ") for text in texts)
-    return {key: None if value == "unset" else json.loads(value) for key, _, value in pairs}
+    found: dict[str, Any] = {}
+    for key, _, value in (text.partition(" = ") for text in texts):
+        with suppress(ValueError):  # a line that another program wrote
+            found[key] = json.loads(value)
+    return found

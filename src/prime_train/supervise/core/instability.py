@@ -29,7 +29,7 @@ class ReportedStep(NamedTuple):
     grad_norm: float | None = None
 
 
-class Instability(NamedTuple):
+class Excess(NamedTuple):
     """What the newest steps show."""
 
     step: int  # the first one beyond the range
@@ -38,20 +38,20 @@ class Instability(NamedTuple):
     has_ended: bool = False  # the trainer ended for it
 
 
-def find_instability(steps: Sequence[ReportedStep]) -> Instability | None:
+def find_instability(steps: Sequence[ReportedStep]) -> Excess | None:
     """The instability that the newest step ends; None without one. `steps`: oldest first."""
     if not steps:
         return None
     newest = steps[-1]
     for name, value in (("loss", newest.loss), ("gradient norm", newest.grad_norm)):
         if value is not None and not math.isfinite(value):
-            return Instability(newest.step, f"the {name} of step {newest.step:,} is {value}", is_finite=False)
+            return Excess(newest.step, f"the {name} of step {newest.step:,} is {value}", is_finite=False)
     return _find_excess("loss", steps, [one.loss for one in steps]) or _find_excess(
         "gradient norm", steps, [one.grad_norm for one in steps]
     )
 
 
-def _find_excess(name: str, steps: Sequence[ReportedStep], values: Sequence[float | None]) -> Instability | None:
+def _find_excess(name: str, steps: Sequence[ReportedStep], values: Sequence[float | None]) -> Excess | None:
     streak = values[-STREAK_STEPS:]
     before = [value for value in values[-WINDOW_STEPS - STREAK_STEPS : -STREAK_STEPS] if value is not None]
     usual = [value for value in before if math.isfinite(value)]
@@ -67,4 +67,4 @@ def _find_excess(name: str, steps: Sequence[ReportedStep], values: Sequence[floa
         return None
     first, last = steps[-STREAK_STEPS].step, steps[-1].step
     what = f"the {name} of steps {first:,} to {last:,} is {lowest:.4g} or more, above {limit:.4g}"
-    return Instability(first, f"{what}: the median of {len(usual)} steps is {middle:.4g}")
+    return Excess(first, f"{what}: the median of {len(usual)} steps is {middle:.4g}")

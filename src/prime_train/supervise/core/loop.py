@@ -21,7 +21,7 @@ from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.spec.live_keys import OF_SUPERVISOR
-from prime_train.spec.live_values import find_in_force, put_values
+from prime_train.spec.live_values import find_in_force, with_values
 from prime_train.supervise.answers.answer import Answers
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.attempt_end import leftover_processes_error, unwritable_run_error
@@ -231,9 +231,12 @@ class _Supervision:
         if newest == self._taken or not newest[0] or self._run.command is not None:
             return
         self._taken = newest
-        in_force = find_in_force(self._run, read_plans(self._run_dir.settings))
-        values = {key: value for key, value in in_force.items() if key.startswith(OF_SUPERVISOR)}
-        settings = put_values(self._run, values).prime_train
+        try:
+            in_force = find_in_force(self._run, read_plans(self._run_dir.settings))
+            values = {key: value for key, value in in_force.items() if key.startswith(OF_SUPERVISOR)}
+            settings = (with_values(self._run, values) if values else self._run).prime_train
+        except (AttributeError, TypeError, ValueError):  # another program wrote a plan, which no rank applies either
+            return
         self._policy = change_limits(self._own_policy, settings.heartbeat) if values else self._own_policy
         self._services.take_settings(settings)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from prime_train import events
@@ -12,12 +13,12 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Event, InstabilityFound
 from prime_train.spec import RunSpec
 from prime_train.spec.live_values import describe_values, find_in_force, read_rates
-from prime_train.spec.supervision import Instability as Settings
+from prime_train.spec.supervision import Instability
 from prime_train.supervise.core.fold_instability import is_made
 from prime_train.supervise.core.instability import (
     STREAK_STEPS,
     WINDOW_STEPS,
-    Instability,
+    Excess,
     ReportedStep,
     find_instability,
 )
@@ -33,7 +34,7 @@ class InstabilityWatch:
         self.settings = run.prime_train.instability  # they may change while the run trains
         self._steps: deque[ReportedStep] = deque(maxlen=WINDOW_STEPS + STREAK_STEPS)
         self._skipped: events.StepSkipped | None = None  # the latest, until a step changes the weights
-        self._found: Instability | None = None
+        self._found: Excess | None = None
 
     def take(self, event: Event, *, judges: bool) -> None:
         """Take an event, in their order. `judges`: it is no past one."""
@@ -46,7 +47,7 @@ class InstabilityWatch:
             case events.StepSkipped() as skipped:
                 self._skipped = skipped
             case events.TrainerFailed(what=what) if self._skipped is not None and judges:
-                self._found, self._skipped = Instability(self._skipped.step, what, has_ended=True), None
+                self._found, self._skipped = Excess(self._skipped.step, what, has_ended=True), None
             case events.Progress(step=step, loss=loss, grad_norm=norm) if not self._is_skipped(step):
                 self._steps.append(ReportedStep(step, loss, norm))
                 self._skipped = None
@@ -63,7 +64,7 @@ class InstabilityWatch:
         if found is not None and settings.policy != "off" and not is_quiet(found, state, settings):
             yield self._propose(found, state, settings)
 
-    def _propose(self, found: Instability, state: State, settings: Settings) -> InstabilityFound:
+    def _propose(self, found: Excess, state: State, settings: Instability) -> InstabilityFound:
         values = self._lower_rate(settings.factor)
         goes_back = settings.action == "roll_back" or not found.is_finite or found.has_ended
         step, why = (self._find_checkpoint(found.step, state) if goes_back else 0), ""
@@ -91,14 +92,16 @@ class InstabilityWatch:
         if run.command is not None:
             changed = {key: value for plan in plans for key, value in plan.values.items()}
         else:
-            changed = find_in_force(run, plans)
-        present |= {key: value for key, value in changed.items() if key in present and value is not None}
+            changed = {}
+            with suppress(AttributeError):  # another program wrote a plan, which no rank applies either
+                changed = find_in_force(run, plans)
+        present |= {key: value for key, value in changed.items() if key in present and isinstance(value, int | float)}
         least = {one.name: one.min or 0 for one in run.command.settings} if run.command is not None else {}
         lower = {key: float(f"{value * factor:.6g}") for key, value in present.items()}
         return {key: value for key, value in lower.items() if value >= least.get(key, 0)}
 
 
-def is_quiet(found: Instability, state: State, settings: Settings) -> bool:
+def is_quiet(found: Excess, state: State, settings: Instability) -> bool:
     """Whether the answer to an earlier instability still counts for this one."""
     before = state.instability
     if before is None:

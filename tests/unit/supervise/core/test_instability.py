@@ -17,13 +17,13 @@ from prime_train.events import (
     RunOpened,
     SettingsAccepted,
 )
-from prime_train.spec.supervision import Instability as Settings
+from prime_train.spec.supervision import Instability
 from prime_train.supervise.core.fold_instability import find_request, is_made
 from prime_train.supervise.core.instability import (
     FEWEST_STEPS,
     STREAK_STEPS,
     WINDOW_STEPS,
-    Instability,
+    Excess,
     ReportedStep,
     find_instability,
 )
@@ -139,16 +139,16 @@ def test_a_proposal_waits_for_a_person_and_a_change_by_hand_takes_its_place() ->
 @pytest.mark.parametrize(
     ("found", "before", "is_over"),
     [
-        (Instability(320, ""), FOUND, False),
-        (Instability(300, ""), FOUND, True),  # the run went back to step 100
-        (Instability(121, "", is_finite=False), FOUND, True),
-        (Instability(121, "", is_finite=False), InstabilityFound(0, 1, 120, "", (), 0, auto=True), False),
-        (Instability(121, "", has_ended=True), FOUND, False),
-        (Instability(121, ""), None, False),
+        (Excess(320, ""), FOUND, False),
+        (Excess(300, ""), FOUND, True),  # the run went back to step 100
+        (Excess(121, "", is_finite=False), FOUND, True),
+        (Excess(121, "", is_finite=False), InstabilityFound(0, 1, 120, "", (), 0, auto=True), False),
+        (Excess(121, "", has_ended=True), FOUND, False),
+        (Excess(121, ""), None, False),
     ],
 )
 def test_an_answer_is_followed_by_no_other_for_a_while(
-    found: Instability, before: InstabilityFound | None, is_over: bool
+    found: Excess, before: InstabilityFound | None, is_over: bool
 ) -> None:
     state = evolve(folded(LaunchAsked(1, 0)), instability=before)
-    assert is_quiet(found, state, Settings(cool_down_steps=200)) is is_over
+    assert is_quiet(found, state, Instability(cool_down_steps=200)) is is_over
