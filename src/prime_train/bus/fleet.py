@@ -18,8 +18,8 @@ from prime_train.events.bounds import LATEST_S, MOST_STEPS
 UNKNOWN_S = 10.0
 LOST_S = 60.0
 _MOST_GPUS = 64
-_MOST_VALUES = 64  # of live settings
-_MOST_PIDS = 16  # of one GPU
+_MOST_VALUES = 64  # live settings
+_MOST_PIDS = 16  # on one GPU
 _MOST_DECISIONS = 50
 Liveness = Literal["live", "unknown", "lost", "ended", "failed"]
 EMPTY: Document = {
@@ -42,7 +42,7 @@ _ENDS = ("finished", "stopped", *_FAILURES)
 def fold_message(document: Document, message: BusMessage, now_s: float, describe: Describe = keep_quiet) -> Document:
     """The document of a job on a machine after a message from its agent. What is no such message changes nothing.
 
-    `describe`: the line of an event among the entries; "" for one that is not listed.
+    `describe`: the line that an event has among the entries; "" for one that is not listed.
     """
     _, job, _, machine, kind = message.subject.split(".")
     named = {**EMPTY, **document, "job": job, "machine": machine}
@@ -79,7 +79,7 @@ def judge_silence(document: Document, listening_s: float, now_s: float) -> Liven
 
 
 def decide(document: Document, decision: Mapping[str, Any]) -> Document:
-    """The document with a command that the controller gave: in the place of the same one, else as the latest."""
+    """The document with a command that the controller gave. It replaces the same one, else it is the latest."""
     before = document["decided"].get("commands")
     others = [one for one in before if one["id"] != decision["id"]] if isinstance(before, list) else []
     commands = [*others, dict(decision)][-_MOST_DECISIONS:]
@@ -99,7 +99,7 @@ def _fits(value: float) -> bool:
 
 
 def _read_more(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What only some heartbeats have: the GPUs of the machine, and the settings that may change while it trains."""
+    """What only some heartbeats have: GPUs, and settings that may change while it trains."""
     found: dict[str, Any] = {}
     gpus, values = body.get("gpus"), body.get("values")
     if isinstance(gpus, list):

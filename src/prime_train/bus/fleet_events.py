@@ -1,4 +1,4 @@
-"""Folds one event into the document of a job on a machine: what the page shows of it, each list bounded. Pure."""
+"""Folds one event into the document that a job has on a machine, as the page shows it. Each list is bounded. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAILURES_KEPT = 50  # of one job
 CHECKPOINTS_KEPT = 100
 ENTRIES_KEPT = 60
 ALARMS_KEPT = 10
-POINTS_KEPT = 256  # of a curve; with more each second one is dropped
+POINTS_KEPT = 256  # in a curve; with more each second one is dropped
 _MARKS_KEPT = 50
 _SETTINGS_KEPT = 20
 _MOST_CHARACTERS = 200  # of a text: a document fits into one key
@@ -194,7 +194,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _add_point(curve: Mapping[str, Any], step: int, values: list[float | None]) -> Document:
-    """A curve with a further point. `every`: one of so many is kept; `left_out`: so many since the last kept one."""
+    """The curve with a further point. `every`: one in so many is kept; `left_out`: so many since the last kept one."""
     every, left_out, points = curve.get("every", 1), curve.get("left_out", 0), curve.get("points", [])
     if left_out + 1 < every:
         return {"every": every, "left_out": left_out + 1, "points": points}

@@ -1,4 +1,4 @@
-"""Reads what a controller knows of all machines, beside that controller. Acknowledges and writes nothing."""
+"""Reads what a controller knows about all machines, beside that controller. Acknowledges and writes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FleetReader:
         self.listening_s = 0.0  # the keys have when the controller heard a machine
 
     def turn(self, timeout_s: float, now_s: float) -> set[str]:
-        """Take what changed. Returns the keys of the documents that changed."""
+        """Take what changed. Returns the keys whose documents changed."""
         changed = set()
         for entry in self._watch.take(timeout_s):
             heard_s = self.documents.get(entry.key, EMPTY).get("heard_s", 0.0)

@@ -25,7 +25,7 @@ class FleetStore:
     """`documents`: what is known of each job on each machine, by "JOB.MACHINE". One controller at a time."""
 
     def __init__(self, bus: Bus, now_s: float, describe: Describe = keep_quiet) -> None:
-        """`describe`: the line of an event among the entries. Raises BusError where the keys cannot be read."""
+        """`describe`: the line that an event has among the entries. Raises BusError where the keys cannot be read."""
         self._describe = describe
         self._values = bus.kv(BUCKET)
         self.documents: dict[str, Document] = {}
@@ -43,7 +43,7 @@ class FleetStore:
         self._save_beats_s = now_s + _SAVE_BEATS_S
 
     def turn(self, timeout_s: float, now_s: float) -> set[str]:
-        """Take what arrived. Returns the keys of the documents that changed.
+        """Take what arrived. Returns the keys whose documents changed.
 
         Raises RevisionConflict where another controller writes the same keys, and another BusError where the bus does
         not answer or its store is full: then the same messages come again.

@@ -45,7 +45,7 @@ _REFUSALS_KEPT = 20
 
 
 class NatsServer:
-    """One server below `folder`, whose machines are those with a file of credentials, and `machines`.
+    """One server below `folder`, for each machine that has credentials there, and for `machines`.
 
     `port` 0: the port of the last time, and at first any free one.
     """
@@ -115,7 +115,7 @@ class NatsServer:
         return True
 
     def _read_log(self) -> None:
-        """Look in the log of this start for an error of a write, and for what the server has refused."""
+        """Look in the log since this start for a write that failed, and for what the server has refused."""
         with open(self._log, "rb") as log:
             log.seek(self._log_bytes)
             read = log.read(RECORD_BYTES)
@@ -137,7 +137,7 @@ class NatsServer:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Take machines that were added or removed in the folder of credentials. Returns whether there were any."""
+        """Take machines whose credentials were added or removed. Returns whether there were any."""
         found = tuple(list_machines(self._folder))
         if found == self._machines or self._process is None:
             return False

@@ -1,4 +1,4 @@
-"""Makes the stream of the kept messages, and reads streams of a server by position. The bus keeps the connection."""
+"""Makes the stream that keeps messages, and reads streams by position. The bus keeps the connection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Connection(Protocol):
 
 
 def create_stream(bus: Connection, store_bytes: int = STORE_BYTES) -> None:
-    """The stream of the kept messages, in half of the store. One that is there stays. Raises BusError."""
+    """Make the stream that keeps messages, in half the store. One that is there stays. Raises BusError."""
     # A full stream refuses, because a sender still has what it sends, and the oldest is what no reader has taken.
     config = StreamConfig(
         STREAM, subjects=[KEPT], discard=DiscardPolicy.NEW, max_bytes=store_bytes // 2, duplicate_window=SAME_ID_S

@@ -1,4 +1,4 @@
-"""Makes the documents of the page from what agents report of runs on other machines: row, devices, details. Pure.
+"""Makes what the page shows from what agents report about runs on other machines: row, devices, details. Pure.
 
 They have the shape of those in `state.py`. What agents do not report is null: costs, and curves of each step.
 """
@@ -16,7 +16,7 @@ from prime_train.spec import ENDLESS_STEPS
 
 Document = Mapping[str, Any]
 Row = dict[str, Any]
-FAILURES_SENT = 20  # in the document of all runs; the details of a run have more
+FAILURES_SENT = 20  # in the list; the details have more
 _PHASES = {"starting": "starting", "restarting": "recovering", "paused": "paused", "": "starting"}
 _ENDS = ("finished", "stopped", "failed", "died")
 _SHOWN = ("uuid", "index", "fault", "used_bytes", "total_bytes", "utilisation_percent", "temperature_c")
@@ -24,12 +24,12 @@ _SHOWN_MORE = ("uncorrected_errors", "remap_pending", "remap_failed")
 
 
 def name_remote(document: Document) -> str:
-    """The name of a run on another machine. No folder has a name with a slash, so it is no run of the folder."""
+    """How a run on another machine is named. No folder has a name with a slash, so it is none in the folder."""
     return f"{document['machine']}/{document['job']}"
 
 
 def find_twins(rows: Mapping[str, Row], documents: Iterable[Document]) -> dict[str, str]:
-    """Runs of the folder that an agent reports too, with their names on the bus."""
+    """Runs in the folder that an agent reports too, with their names on the bus."""
     words = {to_word(name): name for name in rows}
     found = {}
     for document in documents:
@@ -99,11 +99,11 @@ def _name_state(phase: str, liveness: Liveness) -> str:
 
 def _describe_silence(liveness: Liveness) -> str:
     silent = "its agent is silent; the run may go on"
-    return {"unknown": silent, "lost": f"{silent}, and nothing is known of it for more than a minute"}.get(liveness, "")
+    return {"unknown": silent, "lost": f"{silent}, and nothing was heard for more than a minute"}.get(liveness, "")
 
 
 def _left_s(document: Document) -> float | None:
-    """By the speed since the first step of the attempt."""
+    """By the speed since the attempt's first step."""
     max_steps = document.get("max_steps", 0)
     left = max_steps - document.get("step", 0)
     if document.get("stepped_s") is None or max_steps >= ENDLESS_STEPS or left <= 0:
@@ -152,7 +152,7 @@ def map_remote_devices(document: Document, liveness: Liveness) -> dict[str, Row]
 
 
 def join_machines(parts: Iterable[Mapping[str, Row]]) -> dict[str, Row]:
-    """The machines of several runs. A GPU that several report has the work of all, else it is as the first reports."""
+    """The machines that several runs use. A GPU that several report has all their work; else the first one counts."""
     found: dict[str, Row] = {}
     for part in parts:
         for host, machine in part.items():

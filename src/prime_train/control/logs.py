@@ -37,6 +37,6 @@ def read_log(run_dir: RunDir, attempt: int | None, lines: int) -> dict[str, Any]
 
 
 def read_remote_log(watcher: Watcher, name: str, attempt: int | None, lines: int) -> dict[str, Any]:
-    """The same of a run on another machine, as its agent returns it. Raises UserError."""
+    """The same for a run on another machine, as its agent returns it. Raises UserError."""
     assert watcher.remote is not None, "only runs on a bus have such a name"
     return watcher.remote.read_log(watcher.name_on_bus(name) or name, attempt, lines)

@@ -51,7 +51,7 @@ class NatsLink:
             self._server.keep()
             self._server.refresh()
         why = self.wait_connected(_CONNECTED_S)
-        return why and f"the server of the bus at {self._address} is not reached, and is tried again: {why}"
+        return why and f"the bus server at {self._address} is not reached, and is tried again: {why}"
 
     def open(self, now_s: float) -> FleetStore | FleetReader:
         if self._reads_only:

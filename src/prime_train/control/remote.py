@@ -1,4 +1,4 @@
-"""Follows the runs of other machines over a bus, in a thread, and hands requests to their agents. Opens no port.
+"""Follows runs on other machines over a bus, in a thread, and hands requests to their agents. Opens no port.
 
 The bus may be away for any time: then the runs stay as they were, with a remark. What a thread learned is one value,
 which other threads read without a lock.
@@ -63,7 +63,7 @@ class Link(Protocol):
         """Look after the server. Returns why the bus is away; "" if it is there. Raises BusError and UserError."""
 
     def open(self, now_s: float) -> Source:
-        """What is known of the machines. Raises BusError."""
+        """What is known about machines. Raises BusError."""
 
     def take_remarks(self) -> list[str]: ...
 
@@ -71,16 +71,16 @@ class Link(Protocol):
 
 
 class RemoteView(NamedTuple):
-    """The runs of other machines by their names. `remark`: what is missing, and why."""
+    """Runs on other machines by their names. `remark`: what is missing, and why."""
 
     rows: dict[str, Row]
-    machines: dict[str, dict[str, Row]]  # of each run
+    machines: dict[str, dict[str, Row]]  # for each run
     failures: dict[str, list[Row]]
     remark: str = ""
 
 
 class _Shown(NamedTuple):
-    """What is shown of a document, made once for each."""
+    """What a document is shown as, made once for each."""
 
     document: Document
     name: str
@@ -139,7 +139,7 @@ class RemoteRuns:
         self._shown = shown
         remarks = [known.remark, self._refusal]
         if damaged:
-            remarks.append(f"what the bus keeps of {', '.join(damaged[:5])} cannot be read")
+            remarks.append(f"what the bus keeps about {', '.join(damaged[:5])} cannot be read")
         return RemoteView(
             {one.name: one.row for one in shown.values()},
             {one.name: one.machines for one in shown.values()},
@@ -222,7 +222,7 @@ class RemoteRuns:
                 "where": subject,
             }
         except (BusError, ValueError) as error:
-            what, fix = "the request cannot be sent", "use the credentials of the controller, and send less"
+            what, fix = "the request cannot be sent", "use the controller's credentials, and send less"
             raise UserError(what, subject, str(error), fix) from error
         texts = {name: str(found.get(name, "")) for name in ("outcome", "what", "why", "fix", "where")}
         answer: Row = shorten({"request_id": request_id, **texts})
@@ -257,7 +257,7 @@ class RemoteRuns:
                     self._turn(source)
                     pause_s = 0.0
             except RevisionConflict:
-                self._go_deaf("another controller keeps what is known of the machines; end one of the two")
+                self._go_deaf("another controller keeps what is known about machines; end one")
                 source, pause_s = None, _CONFLICT_S
             except UnknownOutcome as error:
                 self._go_deaf(f"the bus does not answer: {error}")

@@ -49,9 +49,9 @@ class Watcher:
         clock: Callable[[], float] = time.time,
         remote: RemoteRuns | None = None,
     ) -> None:
-        """`folder`: that in which `prime-train run` is called. `remote`: the runs of other machines."""
+        """`folder`: that in which `prime-train run` is called. `remote`: runs on other machines."""
         self.remote = remote
-        self._twins: dict[str, str] = {}  # runs of the folder that the bus has too, with their names there
+        self._twins: dict[str, str] = {}  # runs in the folder that the bus has too, with their names there
         self.stream = Stream()
         self._root = folder / RUNS
         self._index = index
@@ -165,7 +165,7 @@ class Watcher:
         return RunDir(self._root / name) if is_known else None
 
     def name_on_bus(self, name: str) -> str | None:
-        """The name of a run that only its agent reaches; None for one with a supervisor on this machine."""
+        """The name on the bus where only its agent reaches a run; None for one with a supervisor on this machine."""
         with self._lock:
             twin, row = self._twins.get(name), self._rows.get(name)
         if row is None:

@@ -183,27 +183,27 @@ def test_a_controller_connects_with_a_server_that_runs(folder: Path) -> None:
         wrong = prime_train("control", "--port", "0", "--bus", address, cwd=folder)
         assert "the server refuses these credentials" in wrong.stderr
         words = ("control", "--port", "0", "--bus", address, "--bus-credentials", file["m1"])
-        assert "m1 may not read what is known of the machines" in prime_train(*words, cwd=folder).stderr
+        assert "m1 may not read what is known about machines" in prime_train(*words, cwd=folder).stderr
         port = address.rpartition(":")[2]
         taken = prime_train("control", "--port", "0", "--bus", "nats", "--bus-port", port, cwd=folder)
         assert (taken.returncode, "address already in use" in taken.stderr) == (ExitCode.OUT_OF_REACH, True)
     words = ("control", "--port", "0", "--bus", address, "--bus-credentials", file[CONTROLLER])
     gone = prime_train(*words, cwd=folder)
-    assert (gone.returncode, "the server of the bus is not reached" in gone.stderr) == (ExitCode.OUT_OF_REACH, True)
+    assert (gone.returncode, "the bus server is not reached" in gone.stderr) == (ExitCode.OUT_OF_REACH, True)
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("control", "--add-machine", "m1"), "no server of the bus was started here"),
+        (("control", "--add-machine", "m1"), "no bus server was started here"),
         (("control", "--bus", "nats", "--add-machine", "controller"), "has the rights of the controller"),
-        (("control", "--bus", "nats", "--add-machine", "../m1"), "is no name of a machine"),
+        (("control", "--bus", "nats", "--add-machine", "../m1"), "is no name for a machine"),
         (("control", "--bus", "nats", "--bus-host", "0.0.0.0"), "give the address by which other machines reach it"),
         (("control", "--bus", "nats://example.org"), "has no TLS"),
         (("control", "--bus", "local", "--bus-port", "5"), "leave them out"),
         (("control", "--remove-machine", "m1"), "m1 has no credentials"),
-        (("top", "--once", "--bus", "nats"), "no server of the bus was started here"),
-        (("run", "--dry-run", "--bus", "nats", "--", "true"), "no server of the bus was started here"),
+        (("top", "--once", "--bus", "nats"), "no bus server was started here"),
+        (("run", "--dry-run", "--bus", "nats", "--", "true"), "no bus server was started here"),
     ],
 )
 def test_what_cannot_be_is_refused_in_four_parts(folder: Path, words: tuple[str, ...], expected: str) -> None:

@@ -220,5 +220,5 @@ def test_a_document_of_another_version_is_left_out_with_a_remark(bus: LocalBus, 
     remote.start()
     wait_until(lambda: state_of(remote) == "running")
     assert list(remote.view().rows) == ["m1/small"]
-    assert "what the bus keeps of small.m2 cannot be read" in remote.view().remark
+    assert "what the bus keeps about small.m2 cannot be read" in remote.view().remark
     remote.close()

@@ -42,7 +42,7 @@ BusUrl = Annotated[
     typer.Option(
         "--bus",
         metavar="nats|local|URL",
-        help="Show runs of other machines too: nats starts a server, a URL is one that runs, local is a folder here.",
+        help="Show runs on other machines too: nats starts a server, a URL is one that runs, local is a folder here.",
     ),
 ]
 BusCredentials = Annotated[
@@ -52,11 +52,11 @@ BusCredentials = Annotated[
 
 @dataclass(frozen=True)
 class Joined:
-    """The runs of other machines, and how a machine joins."""
+    """Runs on other machines, and how a machine joins."""
 
     remote: RemoteRuns
     address: str
-    machines: dict[str, str]  # name -> file of its credentials
+    machines: dict[str, str]  # name -> file with credentials
 
     @property
     def document(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Joined:
 
 
 def start_server(host: str, port: int, machines: list[str]) -> Joined:
-    """Start a NATS server below the folder of runs, and follow it. Raises UserError."""
+    """Start a NATS server below the runs, and follow it. Raises UserError."""
     _require_nats()
     if host in _EVERY:
         why = "a certificate is for one address, and machines check it"
@@ -83,7 +83,7 @@ def start_server(host: str, port: int, machines: list[str]) -> Joined:
 
 
 def connect(url: str, credentials: Path | None, *, reads_only: bool = False) -> Joined:
-    """Follow a bus that is there: the folder of this machine, or a server. `nats`: that of this folder of runs."""
+    """Follow a bus that is there: a folder here, or a server. `nats`: the one that a controller has started here."""
     from prime_train.control.remote import RemoteRuns
 
     if url == LOCAL:
@@ -121,12 +121,12 @@ def _check_link(link: NatsLink, address: str, user: str) -> None:
                 "give --bus-credentials FILE, as its controller wrote it",
             )
         else:
-            what, fix = "the server of the bus is not reached", "start it, or correct the address and the port"
+            what, fix = "the bus server is not reached", "start it, or correct the address and the port"
         raise UserError(what, address, why, fix, ExitCode.OUT_OF_REACH)
     try:
         link.bus.kv(BUCKET).list_entries()
     except BusError as error:
-        what = f"{user or 'a client without a name'} may not read what is known of the machines"
+        what = f"{user or 'a client without a name'} may not read what is known about machines"
         fix = "give --bus-credentials with the file controller.json"
         raise UserError(what, address, str(error), fix, ExitCode.OUT_OF_REACH) from error
 
@@ -155,7 +155,7 @@ def add_machine(name: str) -> list[str]:
 
 
 def remove_machine(name: str) -> str:
-    """Delete the credentials of a machine, whose connection the server then ends. Raises UserError."""
+    """Delete what a machine connects with. The server then ends its connection. Raises UserError."""
     folder = server_folder(Path.cwd() / RUNS)
     path = credentials_file(folder, _check_machine(name))
     try:
@@ -173,7 +173,7 @@ def describe_joining(address: str, machines: dict[str, str]) -> list[str]:
     here = own_machine()
     lines = [f"bus {address}, machines: {', '.join(machines)}"]
     if here in machines:
-        lines.append("  a run of this folder  prime-train run CONFIG --bus nats")
+        lines.append("  a run in this folder  prime-train run CONFIG --bus nats")
     for name, path in machines.items():
         use = f"--bus {address} --set prime_train.bus.credentials_file={path}"
         if name == here:
@@ -189,7 +189,7 @@ def describe_joining(address: str, machines: dict[str, str]) -> list[str]:
 
 
 def find_own_bus() -> tuple[str, Path]:
-    """The address of the server of this folder of runs, and the credentials of this machine. Raises UserError."""
+    """Where the server that was started here listens, and credentials for this machine. Raises UserError."""
     folder = server_folder(Path.cwd() / RUNS)
     address, path = read_address(folder), credentials_file(folder, own_machine())
     if not path.exists():
@@ -210,11 +210,11 @@ def _check_machine(name: str) -> str:
         reason = "this name has the rights of the controller"
     except ValueError as error:
         reason = str(error)
-    fix = "use the host name of the machine, without dots"
-    raise UserError(f"{name[:100]!r} is no name of a machine", "--add-machine", reason, fix)
+    fix = "use its host name, without dots"
+    raise UserError(f"{name[:100]!r} is no name for a machine", "--add-machine", reason, fix)
 
 
 def _require_nats() -> None:
     if find_spec("nats") is None:
-        what, why = "the package nats-py is not installed", "it speaks with the server of the bus"
+        what, why = "the package nats-py is not installed", "it speaks with the bus server"
         raise UserError(what, "--bus", why, install_command("control"), ExitCode.OUT_OF_REACH)

@@ -1,4 +1,4 @@
-"""`prime-train control`: one page for all runs of this folder, and with --bus for those of other machines."""
+"""`prime-train control`: one page for all runs in this folder, and with --bus for those on other machines."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def control(
     ] = LOOPBACK,
     bus_port: Annotated[
         int,
-        typer.Option("--bus-port", metavar="N", min=0, max=65535, help="With --bus nats; 0: that of the last time."),
+        typer.Option("--bus-port", metavar="N", min=0, max=65535, help="With --bus nats; 0: the same as last time."),
     ] = 0,
     added: Annotated[
         list[str] | None,
@@ -68,7 +68,7 @@ def control(
         ),
     ] = None,
     removed: Annotated[
-        str | None, typer.Option("--remove-machine", metavar="NAME", help="Delete the credentials of a machine.")
+        str | None, typer.Option("--remove-machine", metavar="NAME", help="Delete what a machine connects with.")
     ] = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,

@@ -13,13 +13,13 @@ from prime_train.core.redaction import LONGEST_KEY, redact
 from prime_train.core.rundir import RunDir
 
 MOST_LINES = 1000
-_MOST_LOGS = 8  # of an attempt: one for each role
-_LAST_BYTES = 64 << 10  # of each log; one byte becomes at most six in a message
+_MOST_LOGS = 8  # in an attempt: one for each role
+_LAST_BYTES = 64 << 10  # in each log; one byte becomes at most six in a message
 _LINE_CHARACTERS = 2000
 
 
 def read_log_tail(run_dir: RunDir, body: object, hidden: Sequence[str]) -> dict[str, Any]:
-    """The numbers of all attempts, and the last lines of one: {"attempt": N or null, "lines": N}. Raises UserError."""
+    """All attempts by number, and the last lines that one has: {"attempt": N or null, "lines": N}. Raises UserError."""
     wanted = body if isinstance(body, dict) else {}
     attempts = sorted(int(path.name) for path in run_dir.path.glob("attempts/*") if path.name.isdecimal())
     attempt, lines = wanted.get("attempt"), wanted.get("lines", MOST_LINES)
@@ -34,7 +34,7 @@ def read_log_tail(run_dir: RunDir, body: object, hidden: Sequence[str]) -> dict[
 
 
 def _read(path: Path, count: int, hidden: Sequence[str]) -> list[str]:
-    """The last lines of one log; none of one that cannot be read."""
+    """The last lines in one log; none where it cannot be read."""
     try:
         with open_regular(path, path.parent) as file:
             size = os.fstat(file.fileno()).st_size

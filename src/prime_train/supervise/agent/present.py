@@ -1,4 +1,4 @@
-"""Reads what heartbeats have at times: the GPUs of this machine, and the settings of the run that may change live."""
+"""Reads what heartbeats have at times: the GPUs here, and the settings that may change live."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prime_train.supervise.watches.gpu.health import read_gpu_health
 
 
 def read_present_state(run_dir: RunDir, now_s: float) -> dict[str, Any]:
-    """`gpus` as in the latest sample of the watch, and `values` with accepted changes over those of the config."""
+    """`gpus` as in the watch's latest sample, and `values` with accepted changes over those in the config."""
     try:
         found = read_json(run_dir.resolved, RECORD_BYTES, within=run_dir.path)
         values = _read_values(found)
