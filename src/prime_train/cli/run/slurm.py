@@ -97,6 +97,10 @@ def submit(
     limit = None if options.time_limit is None else script.parse_limit(options.time_limit)
     unchecked = "memory, disk, paths, model and data are checked in the job"
     checked = check_config(command, validate=False, unchecked=unchecked)
+    if checked.spec.parallel.machines > 1:  # the nodes have this installation
+        from prime_train.bus.open import require_server  # here, because a run on one machine does not need it
+
+        require_server("parallel.machines")
     run_dir = checked.run_dir
     has_gpus = dict(extra).get("gres") != "none"
     core_memory = _find_core_memory(dict(extra), options.partition)

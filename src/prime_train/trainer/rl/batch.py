@@ -9,7 +9,7 @@ Letters: B rows, T positions, N counted tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -90,7 +90,7 @@ class PolicyBatch:
     engine_logprobs: Tensor  # (N,) fp32
     advantages: Tensor  # (N,) fp32
     fresh: Tensor  # (N,) bool: generated with the weights that this step begins with
-    temperature: float = 1.0  # in all rollouts
+    temperature: float = field(default=1.0, kw_only=True)  # in all rollouts
 
     @property
     def labelled_tokens(self) -> int:
