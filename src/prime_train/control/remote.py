@@ -184,8 +184,8 @@ class RemoteRuns:
 
     def read_log(self, name: str, attempt: int | None, lines: int) -> Row:
         """The last lines of an attempt's log, which the agent masks and cuts. Raises UserError."""
-        body = {"attempt": attempt, "lines": lines}
-        answer = self._ask(self._require(name), "log", body, create_request_id(), _LOG_S)
+        body, request_id = {"attempt": attempt, "lines": lines}, create_request_id()
+        answer = self._ask(self._require(name), "log", body, request_id, _LOG_S)
         if answer["outcome"] != "done":
             raise UserError(answer["what"], name, answer["why"], answer["fix"])
         found = answer.get("log")
@@ -247,30 +247,26 @@ class RemoteRuns:
             try:
                 if away := self._link.keep():
                     self._go_deaf(away)
-                elif source is None:
-                    source = self._link.open(self._clock())
-                    self._turn(source)
-                    pause_s = 0.0
                 else:
-                    if self._known.until_s is not None:  # while it was away, silence meant nothing
+                    if source is None:
+                        source = self._link.open(self._clock())
+                    elif self._known.until_s is not None:  # while it was away, silence meant nothing
                         source.listening_s = self._clock()
                     self._turn(source)
                     pause_s = 0.0
             except RevisionConflict:
                 self._go_deaf("another controller keeps what is known about machines; end one")
                 source, pause_s = None, _CONFLICT_S
-            except UnknownOutcome as error:
-                self._go_deaf(f"the bus does not answer: {error}")
             except (BusError, OSError) as error:
-                self._go_deaf(f"the bus refuses it: {error}")
+                does = "does not answer" if isinstance(error, UnknownOutcome) else "refuses it"
+                self._go_deaf(f"the bus {does}: {error}")
             except UserError as error:
                 self._go_deaf(f"{error.what}: {error.why}")
             except Exception as error:  # without this thread the page would stand still and look live
                 self._go_deaf(f"the bus cannot be followed: {type(error).__name__}: {error}")
                 source, pause_s = None, _CONFLICT_S
             for remark in self._link.take_remarks():
-                time_text = time.strftime("%H:%M:%S")
-                self._refusal = f"the latest that the bus has refused, at {time_text}: {shorten(remark)}"
+                self._refusal = f"the bus has refused, at {time.strftime('%H:%M:%S')}: {shorten(remark)}"
             self._ending.wait(pause_s)
 
     def _turn(self, source: Source) -> None:
