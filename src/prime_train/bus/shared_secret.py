@@ -1,6 +1,6 @@
-"""Makes the credentials of a bus from a secret that its machines share. Opens nothing, and writes no file.
+"""Makes the credentials of a bus from a secret that machines share. Opens nothing, and writes no file.
 
-Each machine makes its own password and the certificate that it trusts, so nothing but the secret has to reach it. An
+Each machine makes a password and the certificate that it trusts, so nothing but the secret has to reach it. An
 empty secret gives credentials that every installation of this package has: they protect nothing.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SERVER_NAME = "bus.prime-train.internal"  # in the certificate in the place of an address, which differs per network
 _SCRYPT = {"n": 2**14, "r": 8, "p": 1}  # 16 MiB and 0.05 s, because a person may choose a short secret
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256. Source: FIPS 186-4, D.1.2.3
-# The clocks of machines differ, and a secret lives as long as its run: the certificate has no time of its own.
+# The clocks of machines differ, and a secret lives as long as a run: the certificate has no time of its own.
 _FROM, _UNTIL = (datetime.datetime(year, 1, 1, tzinfo=datetime.UTC) for year in (2020, 2120))
 
 
@@ -45,7 +45,7 @@ def derive_anchor(secret: str) -> str:
 
 
 def create_server_pair(secret: str) -> tuple[str, str]:
-    """A certificate that the authority signed, and its key, both as PEM. Each start of a server has a new key."""
+    """A certificate that the authority signed, and the key, both as PEM. Each start of a server has a new key."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat

@@ -1,6 +1,6 @@
 """Starts a NATS server for machines that share a secret. It keeps nothing, and ends with the process that started it.
 
-Its configuration, with passwords and the key of its certificate, is in memory that the server inherits, so no file has
+The configuration, with passwords and the key of the certificate, is in memory that the server inherits, so no file has
 it. What it logs is read here and never stored, because strangers decide how much that is.
 """
 
@@ -20,7 +20,8 @@ from nats.aio.msg import Msg
 
 from prime_train.bus.base import MESSAGE_BYTES, BusError
 from prime_train.bus.nats import NatsBus
-from prime_train.bus.nats_server import CONTROLLER, find_binary, permissions
+from prime_train.bus.nats_server import find_binary, permissions
+from prime_train.bus.server_folder import CONTROLLER
 from prime_train.bus.shared_secret import create_server_pair, derive_credentials, derive_password
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.python_child import own_module
@@ -84,7 +85,10 @@ class SharedServer:
             return bus
         problems = "; ".join(bus.take_problems())
         bus.close()
-        what, why = f"its own server does not answer: {problems[:300]}", "machine 0 has the bus of the other machines"
+        what, why = (
+            f"the server that it started does not answer: {problems[:300]}",
+            "machine 0 has the bus of the other machines",
+        )
         raise UserError(what, f"{self._host}:{self._port}", why, "look at the memory of this machine, and start again")
 
     def close(self) -> None:
@@ -105,7 +109,7 @@ class SharedServer:
         try:
             files.append(_in_memory("configuration", json.dumps(self._configure(*map(_path, files)))))
             command = own_module("prime_train.bus.nats_start", str(os.getpid()), self._binary, _path(files[-1]))
-            # In a session of its own Ctrl-C does not end it before the trainers have saved.
+            # In another session Ctrl-C does not end it before the trainers have saved.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -139,7 +143,7 @@ class SharedServer:
             {"user": name, "password": derive_password(self._secret, name), "permissions": permissions(name)}
             for name in names
         ]
-        # The events of the server belong to an account of its own, and machine 0 hears when a machine has left.
+        # The events of the server belong to another account, and machine 0 hears when a machine has left.
         exported = {"exports": [{"stream": _LEFT}], "users": []}
         imported = [{"stream": {"account": "SYS", "subject": _LEFT}, "to": LEFT}]
         return {
@@ -157,7 +161,7 @@ class SharedServer:
         }
 
     def _read(self, process: subprocess.Popen[str]) -> None:
-        """Read the log of one server to its end."""
+        """Read the log of one server to the end."""
         assert process.stdout is not None, "it was opened"
         while line := process.stdout.readline(_LINE_CHARACTERS):
             if "Server is ready" in line:
@@ -188,7 +192,7 @@ def _path(file: int) -> str:
 
 
 class Departures:
-    """The users whose connection a server saw end. `bus`: that of its controller."""
+    """The users whose connection a server saw end. `bus`: that of the controller."""
 
     def __init__(self, bus: NatsBus) -> None:
         self._bus = bus

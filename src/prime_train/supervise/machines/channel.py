@@ -1,6 +1,6 @@
 """Messages between machine 0 and one other machine over the bus, each of them once and in the order they were sent in.
 
-The bus loses what is sent while a server restarts, so a message has a number, stays with its sender until the other
+The bus loses what is sent while a server restarts, so a message has a number, stays with the sender until the other
 side has acknowledged it, and is sent again. A channel belongs to one process on each side: a process that was started
 again has another.
 """
@@ -26,24 +26,24 @@ _TURN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class LinkFrame:
     """What one message of the bus carries. `number` 0: no message, only a sign of life."""
 
     sender: str
     receiver: str
     number: int
-    heard: int  # up to which number its sender has the messages of the other side
+    heard: int  # up to which number the sender has the messages of the other side
     message: Mapping[str, Any]
     is_last: bool
 
 
-def read_frame(received: BusMessage) -> Frame | None:
+def read_frame(received: BusMessage) -> LinkFrame | None:
     """None for anything else, which is dropped."""
     body = received.body
     values = [body.get(name) for name in ("from", "to", "number", "heard", "message", "is_last")]
     if [type(value) for value in values] != [str, str, int, int, dict, bool]:
         return None
-    found = Frame(*values)  # type: ignore[arg-type]
+    found = LinkFrame(*values)  # type: ignore[arg-type]
     return found if found.sender and min(found.number, found.heard) >= 0 else None
 
 
@@ -51,7 +51,7 @@ def read_frame(received: BusMessage) -> Frame | None:
 class Channel:
     """`send` waits for at most SEND_LIMIT_S, and `receive` never waits. Both raise Lost.
 
-    `subject`: on which the other side hears. `pull` gives the frames that arrive within its seconds to `hear`.
+    `subject`: on which the other side hears. `pull` gives the frames that arrive within so many seconds to `hear`.
     `find_gone`: since when the other side has no connection; None if it has one, or if that is not known.
     """
 
@@ -102,7 +102,7 @@ class Channel:
             self._publish(0, {})
         return [parse(message) for message in found]
 
-    def hear(self, frame: Frame) -> None:
+    def hear(self, frame: LinkFrame) -> None:
         """Take a frame that is for this channel."""
         if self.peer and frame.sender != self.peer:
             self._problem = self._problem or "another process answers in its place"

@@ -1,6 +1,6 @@
 """Runs the trainer of one machine as machine 0 asks for it, and reports its output and its end. Decides nothing.
 
-The supervisor of machine 0 chooses attempts and checkpoints. When its attempt ends or its process is gone, the trainer
+The supervisor of machine 0 chooses attempts and checkpoints. When an attempt ends or that process is gone, the trainer
 here is ended too, and the follower joins again, because machine 0 then starts another attempt.
 """
 
@@ -27,8 +27,8 @@ from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.program import Launch, Program
 from prime_train.supervise.launch.run_directory import shrink
 from prime_train.supervise.machines.channel import Channel
-from prime_train.supervise.machines.line import Line, open_line
 from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Lost, Message, join
+from prime_train.supervise.machines.uplink import Uplink, open_uplink
 from prime_train.supervise.processes import process
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.process import Exited
@@ -60,9 +60,9 @@ def follow(
     follower = _Follower(run, run_dir, machines, program, note)
     process.become_subreaper()
     process.sweep(run_dir.path, follower.foreign)
-    with signals_into(follower.inbox), open_line(machines, os.environ.get(SECRET, "")) as line:
+    with signals_into(follower.inbox), open_uplink(machines, os.environ.get(SECRET, "")) as uplink:
         try:
-            return follower.run_until_closed(line, config_hash)
+            return follower.run_until_closed(uplink, config_hash)
         finally:
             follower.children.end_rest(gently=False)
 
@@ -83,12 +83,12 @@ class _Follower:
         self.problem = ""
         self.stop: signal.Signals | None = None
 
-    def run_until_closed(self, line: Line, config_hash: str) -> ExitCode:
+    def run_until_closed(self, uplink: Uplink, config_hash: str) -> ExitCode:
         joined = finished = False
         last_s = time.monotonic()
         while True:
-            channel = line.open_channel()
-            self.problem = line.problem or self.problem
+            channel = uplink.open_channel()
+            self.problem = uplink.problem or self.problem
             if channel is not None:
                 try:
                     code = self._serve(channel, config_hash)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ALIVE_S = 1.0  # between signs of life; several within GONE_S
 LOST_S = 60.0  # without one: the machine, or the network to it, is gone
-GONE_S = 5.0  # without a connection while its host answers: its process is gone. A server starts again within two
+GONE_S = 5.0  # without a connection while the host answers: the process is gone. A server starts again within two
 
 
 def judge_link(now_s: float, heard_s: float, gone_since_s: float | None) -> str:

@@ -1,6 +1,6 @@
 """Machine 0's side of the bus: gives what arrives to the channel it belongs to, and finds the machines that join.
 
-A machine can only send in its own name, because the server of the bus lets it publish on no subject but its own. One
+A machine can only send in one name, because the server of the bus lets it publish on no other subject. One
 that was started again opens another channel, and machine 0 answers on the new one alone.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.bus.base import Bus, BusError, Subscription
 from prime_train.core.machines import Machines
-from prime_train.supervise.machines.channel import Channel, Frame, read_frame
+from prime_train.supervise.machines.channel import Channel, LinkFrame, read_frame
 from prime_train.supervise.machines.protocol import (
     Lost,
     Message,
@@ -90,7 +90,7 @@ class Post:
             if not link.has_joined:
                 link.channel.close()
 
-    def _give(self, rank: int, frame: Frame) -> None:
+    def _give(self, rank: int, frame: LinkFrame) -> None:
         link = self._links.get(frame.sender)
         if link is None and not frame.receiver and frame.sender not in self._old:
             for other in [link for link in self._links.values() if link.rank == rank and not link.has_joined]:
@@ -104,7 +104,7 @@ class Post:
     def _open(self, rank: int, sender: str) -> Channel:
         return Channel(self._bus, name_command(rank), self.pull, sender, lambda: self._gone_s.get(rank))
 
-    def _answer_stray(self, rank: int, frame: Frame) -> None:
+    def _answer_stray(self, rank: int, frame: LinkFrame) -> None:
         """A machine on a channel of an earlier attempt learns that it has ended."""
         if not frame.is_last:
             with suppress(BusError):  # it sends again
@@ -129,7 +129,7 @@ class Post:
 def open_post(
     machines: Machines, secret: str, config: str, note: Callable[[str], None]
 ) -> Iterator[tuple[Post, SharedServer]]:
-    """The bus of machine 0 and its server, which the caller keeps. `note` gets a line for what the server refuses.
+    """The bus of machine 0 and the server, which the caller keeps. `note` gets a line for what the server refuses.
 
     Call it from the main thread. Raises UserError.
     """

@@ -138,7 +138,7 @@ def test_a_machine_that_is_heard_again_is_not_gone(run: Run) -> None:
     assert not run.post.is_gone(1)
 
 
-def test_a_machine_of_an_earlier_attempt_joins_anew(run: Run) -> None:
+def test_a_machine_of_an_earlier_attempt_joins_again(run: Run) -> None:
     """Its relay was killed, and another one has taken its place before the machine noticed."""
     old = run.machine(1)
     old.channel.peer = "the relay before"

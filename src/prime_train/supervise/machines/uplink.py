@@ -21,7 +21,7 @@ _OTHER_SECRET = "what answers on its port has not the secret of this run"
 
 
 @dataclass(slots=True)
-class Line:
+class Uplink:
     """`problem`: why there was no connection the last time, for the error of a machine 0 that never comes."""
 
     bus: NatsBus
@@ -48,7 +48,7 @@ class Line:
                 self._channel.hear(frame)
 
     def _find_gone(self) -> float | None:
-        """Since when the host of machine 0 answers without a server on its port."""
+        """Since when the host of machine 0 answers without a server on that port."""
         if self.bus.wait_connected(0.0):
             self._refused_since_s = None
         elif self.bus.is_refused and self._refused_since_s is None:
@@ -57,7 +57,7 @@ class Line:
 
 
 @contextmanager
-def open_line(machines: Machines, secret: str) -> Iterator[Line]:
+def open_uplink(machines: Machines, secret: str) -> Iterator[Uplink]:
     """Returns at once: machine 0 may come later, and so may the name server that has its address."""
     from prime_train.bus.nats import NatsBus  # here, because they need an extra
     from prime_train.bus.shared_secret import derive_credentials
@@ -65,6 +65,6 @@ def open_line(machines: Machines, secret: str) -> Iterator[Line]:
     user = name_user(machines.rank)
     bus = NatsBus(derive_credentials(secret, user, machines.addresses[0], machines.port), user, _LONGEST_PAUSE_S)
     try:
-        yield Line(bus, machines.rank, bus.subscribe(name_command(machines.rank)))
+        yield Uplink(bus, machines.rank, bus.subscribe(name_command(machines.rank)))
     finally:
         bus.close()
