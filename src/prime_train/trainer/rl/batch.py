@@ -9,7 +9,7 @@ Letters: B rows, T positions, N counted tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -90,7 +90,7 @@ class PolicyBatch:
     engine_logprobs: Tensor  # (N,) fp32
     advantages: Tensor  # (N,) fp32
     fresh: Tensor  # (N,) bool: generated with the weights that this step begins with
-    temperature: float = field(default=1.0, kw_only=True)  # in all rollouts
+    temperature: float = 1.0  # in all rollouts
 
     @property
     def labelled_tokens(self) -> int:
@@ -153,15 +153,17 @@ def to_policy_batch(rows: Sequence[PolicyRow], version: int) -> PolicyBatch:
             fresh[own] = rollout.version == version
             begin += sample.positions - first
     places = np.flatnonzero(labels != IGNORED)  # (N,)
-    counted = (values.ravel()[places] for values in (labels, logprobs, advantages, fresh))
-    batch = PolicyBatch(
+    return PolicyBatch(
         torch.from_numpy(tokens),
         torch.from_numpy(positions),
         torch.from_numpy(parts) if any(row.shared for row in rows) else None,
         torch.from_numpy(places),
-        *map(torch.from_numpy, counted),
+        torch.from_numpy(labels.ravel()[places]),
+        torch.from_numpy(logprobs.ravel()[places]),
+        torch.from_numpy(advantages.ravel()[places]),
+        torch.from_numpy(fresh.ravel()[places]),
+        temperature=rows[0].samples[0].rollout.temperature if rows else 1.0,
     )
-    return replace(batch, temperature=rows[0].samples[0].rollout.temperature) if rows else batch
 
 
 def to_imitation_batch(demonstrations: Sequence[Demonstration]) -> MicroBatch:

@@ -111,8 +111,10 @@ def move_batch(batch: PolicyBatch, device: Device) -> tuple[Plan, PolicyBatch]:
     """How the rows of a micro-batch attend, and its tensors, on the device by one copy. Its parts are in the plan."""
     plan = None if batch.parts is None else plan_shared_prompts(batch.parts, device)
     counted = (batch.places, batch.labels, batch.engine_logprobs, batch.advantages, batch.fresh)  # (N,) each
-    plan, (tokens, positions, *moved) = move_plan(plan, (batch.tokens, batch.positions, *counted), device.torch)
-    return plan, replace(PolicyBatch(tokens, positions, None, *moved), temperature=batch.temperature)
+    tensors = (batch.tokens, batch.positions, *counted)
+    plan, (tokens, positions, places, labels, logprobs, advantages, fresh) = move_plan(plan, tensors, device.torch)
+    moved = (places, labels, logprobs, advantages, fresh)
+    return plan, PolicyBatch(tokens, positions, None, *moved, batch.temperature)
 
 
 def next_token_logprobs(model: nn.Module, plan: Plan, batch: PolicyBatch, device: Device) -> tuple[Tensor, Tensor]:
