@@ -35,12 +35,12 @@ def count_seen(audio: Audio) -> int:
 
 
 def count_view_times(audio: Audio) -> int:
-    """Patches in time of a view of LeJEPA."""
+    """Patches in time for a LeJEPA view."""
     return max(1, round(audio.grid[0] * audio.lejepa.view_ratio))
 
 
 def count_kept(audio: Audio) -> int:
-    """Patches of a view of LeJEPA that are not left out."""
+    """Patches that a LeJEPA view keeps."""
     return max(1, round(count_view_times(audio) * audio.grid[1] * (1 - audio.lejepa.drop_ratio)))
 
 
