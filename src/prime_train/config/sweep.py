@@ -1,7 +1,6 @@
 """Reads a sweep: which configs its file stands for, and where each of its keys is written. Judges none, starts nothing.
 
-Three forms: the sweep file of W&B (docs.wandb.ai, Sweep configuration options), `hydra.sweeper.params` of Hydra
-(hydra.cc, Extended Override syntax), and `configs`, a list of tables or of words such as "optim.lr=1e-3,1e-4 seed=1".
+Three forms: a sweep file for W&B (docs.wandb.ai, Sweep configuration options), `hydra.sweeper.params` (hydra.cc, Extended Override syntax), and `configs`, a list of tables or of words such as "optim.lr=1e-3,1e-4 seed=1".
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class _Dimension(NamedTuple):
 
 
 def parse_sweep(text: str, path: str) -> Document | None:
-    """The document of a sweep; None for any other text."""
+    """The document if the text is a sweep, else None."""
     if _CONFIGS not in text and "method" not in text and _SWEEPER[0] not in text:
         return None  # before it is parsed: most configs are none
     if path.endswith(YAML_SUFFIXES):
@@ -74,7 +73,7 @@ def _hydra_params(values: Any) -> dict[str, Any] | None:
 
 
 def read_sweep(document: Document) -> Sweep:
-    """The configs of a sweep. Raises UserError for a key without values, and for a sweep without any."""
+    """The configs. Raises UserError for a key without values, and for a sweep without any."""
     values = document.values
     if _CONFIGS in values and _PARAMETERS not in values:
         groups = [_read_entry(entry, (_CONFIGS, number), document) for number, entry in enumerate(values[_CONFIGS])]
@@ -92,7 +91,7 @@ def read_sweep(document: Document) -> Sweep:
 
 
 def _combine(group: Sequence[_Dimension]) -> Iterator[dict[str, Any]]:
-    """Each value once, the other keys with their first one, then the rest of the combinations."""
+    """Each value once, the other keys with their first one, then the other combinations."""
     keys = [one.key for one in group]
     first = [one.values[0] for one in group]
     seen: set[tuple[int, ...]] = set()
@@ -109,7 +108,7 @@ def _combine(group: Sequence[_Dimension]) -> Iterator[dict[str, Any]]:
 
 
 def find_base(values: Mapping[str, Any]) -> str:
-    """The config that the sweep names: by `base`, or among the words of W&B's `program` and `command`."""
+    """The config that the sweep names: by `base`, or in `program` and `command`, as W&B has them."""
     command = values.get("command")
     words = [values.get(_BASE), values.get("program"), *(command if isinstance(command, list) else [command])]
     parts = (part for word in words if isinstance(word, str) for part in word.split())
@@ -137,7 +136,7 @@ def _read_wandb(table: Mapping[str, Any], prefix: str, at: KeyPath, document: Do
 
 
 def _values_of(given: Mapping[str, Any], *, is_grid: bool) -> tuple[Any, ...]:
-    """The values of one key; of a range its ends, because a rule that holds at both holds between in most cases."""
+    """The values; for a range both ends, because a rule that holds at both holds between in most cases."""
     if "value" in given:
         return (_as_number(given["value"]),)
     if isinstance(given.get("values"), list):
@@ -166,7 +165,7 @@ def _as_number(value: Any) -> Any:
 
 
 def _read_entry(entry: Any, at: KeyPath, document: Document) -> list[_Dimension]:
-    """One entry of `configs`: a table of values, or the words that Hydra would get."""
+    """One entry in `configs`: a table with values, or the words that Hydra would get."""
     if isinstance(entry, Mapping):
         given = {".".join(str(part) for part in key): value for key, value in _leaves(entry, ())}
         return [_Dimension(key, (_as_number(value),), at) for key, value in given.items()]
@@ -186,7 +185,7 @@ def _leaves(table: Mapping[str, Any], key: KeyPath) -> Iterator[tuple[KeyPath, A
 
 
 def _read_word(word: str) -> tuple[Any, ...]:
-    """The values of Hydra's `1,2`, `choice(1,2)` and `range(1,3)`. Other functions are one text."""
+    """The values that Hydra reads in `1,2`, `choice(1,2)` and `range(1,3)`. Other functions are one text."""
     steps = _RANGE.fullmatch(word)
     if steps is not None:
         first, last = (0, int(steps[1])) if steps[2] is None else (int(steps[1]), int(steps[2]))

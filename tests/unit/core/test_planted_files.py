@@ -17,7 +17,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import make_own_folder
 from prime_train.trainer.audio.tables import Columns, open_clips
 
-OTHER = 65_534  # the user nobody
+OTHER = 65_534  # any user but root
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user")
 
 

@@ -1,4 +1,4 @@
-"""Judges each config of a sweep, and places what is wrong at the key of the sweep. Starts nothing."""
+"""Judges each config in a sweep, and places what is wrong at the key there. Starts nothing."""
 
 # ruff: noqa: PTH118, PTH120 - paths are texts here
 
@@ -61,7 +61,7 @@ def is_sweep(text: str, path: str) -> bool:
 
 
 def _locate(base: str, path: str) -> str | None:
-    """The path of the config that a sweep names: beside the sweep, or in the working directory."""
+    """Where the config is that a sweep names: beside the sweep, or in the working directory."""
     places = (os.path.normpath(os.path.join(os.path.dirname(path), base)), base) if base else ()
     return next(filter(os.path.isfile, places), None)
 
@@ -136,7 +136,7 @@ def _set(base: Document, config: Mapping[str, Any], sweep: Sweep) -> dict[str, A
 
 
 def _place(finding: Finding, config: Mapping[str, Any], count: int, sweep: Sweep) -> Finding:
-    """The finding at the key of the sweep that it is about; else at the first key of the config."""
+    """The finding at the key that it is about; else at the first key that the config sets."""
     written = sweep.places.get(finding.key) or next(
         (sweep.places[key] for key in config if finding.key.startswith(f"{key}.")), ()
     )
