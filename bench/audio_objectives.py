@@ -42,11 +42,10 @@ from prime_train.trainer.parallel import World
 
 CPU = Device(torch.device("cpu"), "CPU", "fp32", None)
 MEL = MelSettings(frames=192, mels=64)
-CROP, CROPS = round(1.93 * MEL.sample_rate), 4  # samples of a crop, crops of a clip
-CLIPS, HELD_OUT, CLIP_S = 720, 240, 8.0
+CLIPS, HELD_OUT, CLIP_S = 2400, 480, 1.93
 BATCH, LR = 64, 1.5e-3
 AUDIO = Audio(
-    clip_s=1.93,
+    clip_s=CLIP_S,
     frames=MEL.frames,
     mels=MEL.mels,
     encoder=AudioEncoder(layers=2, width=64, heads=4),
@@ -61,7 +60,7 @@ MOST_CPU_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Chirps:
-    """Spectrograms (N, frames, mels) of crops, their labels (N,) and whether their clip is held out (N,)."""
+    """Spectrograms (N, frames, mels) of clips, their labels (N,) and whether they are held out (N,)."""
 
     log_mels: Any
     labels: Any
@@ -69,15 +68,13 @@ class Chirps:
 
 
 def make_chirps(path: Path) -> None:
-    """Crops of generated clips, which are not compressed: what codecs do is measured by bench/audio.py."""
-    log_mels = np.zeros((CLIPS + HELD_OUT, CROPS, MEL.frames, MEL.mels), dtype=np.float32)
-    for row, crops in enumerate(log_mels):
-        draw = np.random.default_rng(row)
-        clip = chirps.make_clip(row % chirps.CLASSES, CLIP_S, MEL.sample_rate, draw)
-        for out, begin in zip(crops, draw.integers(0, len(clip) - CROP, CROPS), strict=True):
-            write_sample(compute_log_mel(clip[begin : begin + CROP], MEL), MEL, out)
-    rows = np.arange(CLIPS + HELD_OUT).repeat(CROPS)
-    np.savez(path, log_mels=log_mels.reshape(-1, MEL.frames, MEL.mels), labels=rows % 12, held_out=rows >= CLIPS)
+    """Generated clips, which are not compressed: what codecs do is measured by bench/audio.py."""
+    log_mels = np.zeros((CLIPS + HELD_OUT, MEL.frames, MEL.mels), dtype=np.float32)
+    for row, out in enumerate(log_mels):
+        clip = chirps.make_clip(row % chirps.CLASSES, CLIP_S, MEL.sample_rate, np.random.default_rng(row))
+        write_sample(compute_log_mel(clip, MEL), MEL, out)
+    rows = np.arange(CLIPS + HELD_OUT)
+    np.savez(path, log_mels=log_mels, labels=rows % chirps.CLASSES, held_out=rows >= CLIPS)
 
 
 def learn(found: Chirps, audio: Audio, seconds: float, seed: int) -> tuple[AudioModel, list[float]]:
@@ -94,7 +91,7 @@ def learn(found: Chirps, audio: Audio, seconds: float, seed: int) -> tuple[Audio
         batch = AudioBatch(found.log_mels[rows], labels, np.full(BATCH, MEL.frames), rows, places)
         # Constant for the first half, then down to a twentieth.
         lr = LR * min(1.0, (len(losses) + 1) / 20) * min(1.0, 2.05 - 2 * used)
-        losses.append(take_step(training, [make_micro_batch(batch, audio, 12, seed)], lr, audio_loss).loss)
+        losses.append(take_step(training, [make_micro_batch(batch, audio, chirps.CLASSES, seed)], lr, audio_loss).loss)
         used = (time.process_time() - began_s) / seconds
     return model, losses
 
@@ -121,10 +118,8 @@ def probe(model: AudioModel, found: Chirps) -> tuple[float, float]:
 
     optimizer.step(measure)  # type: ignore[arg-type]
     wanted = labels[held].unsqueeze(1)
-    # One crop for each clip, because two crops of one clip are neighbours without any training.
-    one = embeddings[held][::CROPS]
-    votes = vote_neighbours(one, mark_labels(wanted[::CROPS], chirps.CLASSES), 10)
-    return accuracy(embeddings[held] @ weight.detach() + bias.detach(), wanted), accuracy(votes, wanted[::CROPS])
+    votes = vote_neighbours(embeddings[held], mark_labels(wanted, chirps.CLASSES), 10)
+    return accuracy(embeddings[held] @ weight.detach() + bias.detach(), wanted), accuracy(votes, wanted)
 
 
 def measure(path: Path, objective: str, seconds: float) -> dict[str, Any]:

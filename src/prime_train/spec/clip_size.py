@@ -35,7 +35,7 @@ def count_seen(audio: Audio) -> int:
 
 
 def count_view_times(audio: Audio) -> int:
-    """Patches in time that a LeJEPA view has."""
+    """Patches in time for a LeJEPA view."""
     return max(1, round(audio.grid[0] * audio.lejepa.view_ratio))
 
 
@@ -45,21 +45,21 @@ def count_kept(audio: Audio) -> int:
 
 
 def count_parameters(audio: Audio) -> int:
-    """Weights that the encoder has: objective and probe have more. Source: learning/patch_encoder.py."""
+    """The weights of the encoder, without those of the objective and the probe. Source: learning/patch_encoder.py."""
     encoder = audio.encoder
     tokens = (encoder.patch**2 + 1 + audio.grid[1] + encoder.registers) * encoder.width
     return tokens + encoder.layers * count_block(audio) + encoder.width
 
 
 def count_block(audio: Audio) -> int:
-    """Weights in one block: matrices, two norms, two gains, and norms for the queries and keys in a head."""
+    """The weights of one block: matrices, two norms, two gains, and the norms of a head's queries and keys."""
     encoder = audio.encoder
     matrices = 4 * encoder.width**2 + 3 * encoder.width * encoder.mlp_size
     return matrices + 4 * encoder.width + 2 * encoder.head_dim
 
 
 def flops_per_clip(audio: Audio) -> float:
-    """FLOPs for a forward and backward through the encoder alone. Source: PaLM, arXiv 2204.02311, B."""
+    """FLOPs of a forward and backward through the encoder, without the objective. Source: PaLM, arXiv 2204.02311, B."""
     encoder, clip = audio.encoder, size_of(audio)
     products = 6.0 * (encoder.layers * count_block(audio) + encoder.patch**2 * encoder.width)
     attention = 12.0 * encoder.layers * encoder.width * clip.tokens

@@ -1,4 +1,4 @@
-"""The model of a run on audio: the encoder, the objective around it, and a probe. Its loss, and its first weights."""
+"""The model for audio: the encoder, the objective around it, and a probe. Its loss, and its first weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prime_train.trainer.model.shards import copy_rows, local_part, whole_to_fil
 class AudioModel(nn.Module):
     """Encoder, objective and probe. `classes` = 0: the clips have no labels, and there is no probe.
 
-    The blocks of the encoder may be compiled or sharded one by one; the rest stays in the root.
+    Encoder blocks may be compiled or sharded one by one; the rest stays in the root.
     """
 
     def __init__(self, audio: Audio, classes: int) -> None:
@@ -40,10 +40,10 @@ class AudioModel(nn.Module):
     def forward(
         self, log_mels: Tensor, labels: Tensor | None = None, drawn: tuple[Tensor, ...] = ()
     ) -> Tensor | tuple[Tensor, Tensor | None]:
-        """The loss summed over the clips that count, 0-d; without `labels` (embeddings (B, C), logits of the probe).
+        """The loss summed over the clips that count, 0-d; without `labels` (embeddings (B, C), logits from the probe).
 
         `log_mels` (B, F, M), `labels` (B, L), `drawn` as `micro_batch.draw` returns them. The probe learns from the
-        same clips, and adds nothing to the value of the loss or to the gradient of the encoder.
+        same clips, and adds nothing to the loss, and no gradient to the encoder.
         """
         if labels is None:
             embedding = self.encoder.pool(self.encoder(log_mels))  # (B, C)
@@ -58,7 +58,7 @@ class AudioModel(nn.Module):
         return loss
 
     def _classify(self, embedding: Tensor) -> Tensor | None:
-        # Without a mean and a scale of the clip, so that one learning rate fits embeddings of any objective.
+        # Without mean and scale, so that one learning rate fits embeddings from any objective.
         return None if self.probe is None else self.probe(F.layer_norm(embedding, embedding.shape[-1:]))
 
 
@@ -73,7 +73,7 @@ def _build_objective(audio: Audio, classes: int) -> nn.Module:
 
 
 def audio_loss(model: nn.Module, batch: AudioMicroBatch, device: Device) -> Tensor:
-    """Sum of the objective's loss over the clips of a micro-batch that count, 0-d."""
+    """The objective's loss, summed over the clips that count, 0-d."""
     log_mels, labels, *drawn = copy_to_device((batch.log_mels, batch.labels, *batch.drawn), device.torch)
     with device.autocast():
         summed: Tensor = model(log_mels, labels, tuple(drawn))  # ()
@@ -91,13 +91,13 @@ def build_audio(audio: Audio, classes: int, seed: int, device: torch.device | st
 
 @torch.no_grad()
 def initialise_audio(model: AudioModel, seed: int) -> None:
-    """Linear layers keep the variance of their inputs, tokens and pitches have a deviation of 0.5, biases are 0.
+    """Linear layers keep the variance of their inputs, tokens and pitches have deviation 0.5, biases are 0.
 
     The encoder has the same weights for every objective, because it is drawn first. A pitch is as large as the patch
-    that it is added to: with 0.02 the mean of the patches hardly shows which pitches were loud, and a small encoder
-    learned clips by heart instead (384 steps of 32 chirps: 0.12 of held-out clips, and 0.81 after 176 with 0.5).
+    that it is added to: with 0.02 the mean patch hardly shows which pitches were loud, and a small encoder
+    learned clips by heart instead (384 steps with 32 chirps each: 0.12 accuracy held out, and 0.81 after 176 with 0.5).
     """
-    # On the CPU, because a generator of a GPU gives other numbers.
+    # On the CPU, because a GPU's generator gives other numbers.
     source = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if parameter.ndim < 2 and not name.endswith(".hidden"):

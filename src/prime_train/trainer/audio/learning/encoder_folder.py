@@ -1,11 +1,11 @@
 """Exports an encoder as a folder, encoder.safetensors and config.json, and reads it.
 
-An example of its use, which needs the packages torch and safetensors and prime-train itself:
+An example, which needs the packages torch and safetensors and prime-train itself:
 
     from prime_train.trainer.audio.learning.encoder_folder import read_encoder
 
     encoder = read_encoder("final")  # torch.nn.Module
-    vectors = encoder(log_mels)  # (B, 512, 128) of prime_train.audio -> (B, registers + patches, width)
+    vectors = encoder(log_mels)  # (B, 512, 128) from prime_train.audio -> (B, registers + patches, width)
     embedding = encoder.pool(vectors)  # (B, width)
 """
 
@@ -37,7 +37,7 @@ _PREFIX = "encoder."
 def write_encoder(
     folder: Path, weights: Mapping[str, Tensor], audio: Audio, dtype: torch.dtype = torch.float32
 ) -> Path:
-    """Write the encoder of an AudioModel's `weights`, which are whole. Replaces the folder, and returns it. OSError."""
+    """Write the encoder in an AudioModel's `weights`, which are whole. Replaces the folder, and returns it. OSError."""
     own = {
         name.removeprefix(_PREFIX): weight.detach().to("cpu", dtype).contiguous()
         for name, weight in weights.items()
@@ -51,7 +51,7 @@ def write_encoder(
 
 
 def read_encoder(folder: str | Path) -> PatchEncoder:
-    """The encoder of a folder, in fp32 on the CPU. Raises UserError where the folder has none."""
+    """The encoder in a folder, in fp32 on the CPU. Raises UserError where the folder has none."""
     folder = Path(folder)
     audio = read_audio(folder)
     try:
@@ -82,4 +82,4 @@ def read_audio(folder: Path) -> Audio:
 def _refuse(path: Path, error: Exception) -> UserError:
     what = f"it is no exported encoder: {str(error).splitlines()[0][:200]}"
     why = f"an encoder is {WEIGHTS} and {CONFIG}, which describes it"
-    return UserError(what, str(path), why, "export it again from the checkpoint of the run", ExitCode.OUT_OF_REACH)
+    return UserError(what, str(path), why, "export it again from the run's checkpoint", ExitCode.OUT_OF_REACH)

@@ -1,6 +1,6 @@
-"""Masked autoencoder: the encoder sees a quarter of the patches, and a small decoder predicts the others.
+"""Masked autoencoder: the encoder sees some patches, and a small decoder predicts the others.
 
-Shapes: B clips, N patches, K seen ones, H = N - K hidden ones, P values of a patch, C width of the decoder.
+Shapes: B clips, N patches, K seen ones, H = N - K hidden ones, P values in a patch, C decoder width.
 Source: arXiv 2111.06377, s. 3; for spectrograms Audio-MAE, arXiv 2207.06405.
 """
 
@@ -23,7 +23,7 @@ from prime_train.trainer.audio.learning.patch_encoder import (
 
 
 class MaskedPatches(nn.Module):
-    """The decoder of a masked autoencoder and its loss."""
+    """The decoder and the loss."""
 
     def __init__(self, audio: Audio) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class MaskedPatches(nn.Module):
         self.head = nn.Linear(sizes.width, encoder.patch**2)
 
     def forward(self, encoder: PatchEncoder, log_mels: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-        """(loss summed over clips, 0-d; embeddings of what was seen, (B, C of the encoder)).
+        """(loss summed over clips, 0-d; embeddings from what was seen, (B, encoder width)).
 
-        `order` (B, N): a permutation of the patches; the first K are seen.
+        `order` (B, N): a permutation; the first K are seen.
         """
         patches = take_patches(cut_patches(log_mels, self.audio.encoder.patch), order)  # (B, N, P)
         seen = count_seen(self.audio)
-        encoded = encoder.encode(patches[:, :seen], order[:, :seen])  # (B, R + K, C of the encoder)
+        encoded = encoder.encode(patches[:, :seen], order[:, :seen])  # (B, R + K, encoder width)
         predicted = self.predict(encoded[:, self.audio.encoder.registers :], order)  # (B, H, P)
         target = patches[:, seen:].float()  # (B, H, P)
         if self.audio.masked_autoencoder.normalise:
@@ -54,7 +54,7 @@ class MaskedPatches(nn.Module):
         return losses.sum(), encoder.pool(encoded)
 
     def predict(self, encoded: Tensor, order: Tensor) -> Tensor:
-        """The hidden patches (B, H, P), from the seen ones (B, K, C of the encoder)."""
+        """The hidden patches (B, H, P), from the seen ones (B, K, encoder width)."""
         sizes, seen = self.audio.masked_autoencoder, encoded.shape[1]
         hidden = self.hidden.expand(len(order), order.shape[1] - seen, -1)  # (B, H, C)
         # No token is put back in order, because its rotation has its place.

@@ -1,7 +1,7 @@
-"""Micro-batches of clips with everything random that an objective needs, drawn by seed and place alone.
+"""Micro-batches with everything random that an objective needs, drawn by seed and place alone.
 
 No generator has a state: a resumed run, and one on more ranks, draws the same for the same clip.
-Shapes: B clips, L labels, N patches, V views, K patches of a view, D width of the projection, S directions.
+Shapes: B clips, L labels, N patches, V views, K patches in a view, D projection width, S directions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from prime_train.trainer.audio.log_mel import Floats
 from prime_train.trainer.data.order import Integers
 from prime_train.trainer.draws import ROWS, generator
 
-# Purposes of a random number of a row; `order` has 0 and 1 for crops and other rows.
+# Purposes for random numbers; `order` has 0 and 1 for crops and other rows.
 _PATCHES, _VIEW, _DIRECTIONS = 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
 class AudioMicroBatch:
-    """One micro-batch of clips."""
+    """Clips with what was drawn for them."""
 
     log_mels: Tensor  # (B, F, M) fp32
     labels: Tensor  # (B, L) int64, -1 where a clip has no or fewer labels
@@ -40,7 +40,7 @@ class AudioMicroBatch:
 
 
 def make_micro_batch(batch: AudioBatch, audio: Audio, classes: int, seed: int) -> AudioMicroBatch:
-    """The micro-batch of an AudioBatch. Raises UserError for labels that the objective cannot learn from."""
+    """The micro-batch from an AudioBatch. Raises UserError for labels that the objective cannot learn from."""
     _judge_labels(batch, audio, classes)
     labelled = int((batch.labels >= 0).any(axis=1).sum())
     counted = labelled if audio.objective == "supervised" else len(batch.labels)
@@ -57,12 +57,12 @@ def _judge_labels(batch: AudioBatch, audio: Audio, classes: int) -> None:
     several = (batch.labels[:, 1:] >= 0).any(axis=1)
     if classes and not audio.multi_label and several.any():
         what = f"row {batch.rows[several][0]} has several labels"
-        why = "cross-entropy takes one label of a clip"
+        why = "cross-entropy takes one label for a clip"
         raise UserError(what, "audio.multi_label", why, "audio.multi_label = true", ExitCode.RUN_FAILED)
 
 
 def draw(audio: Audio, seed: int, places: Integers) -> tuple[Tensor, ...]:
-    """What the objective takes beside clips and labels, for the clips at these places (B,) of the sequence."""
+    """What the objective takes beside clips and labels, for the clips at these places (B,) in the sequence."""
     if audio.objective == "masked_autoencoder":
         orders = [generator(seed, ROWS, _PATCHES, place).permutation(audio.patches) for place in places.tolist()]
         return (torch.from_numpy(np.stack(orders)),)  # (B, N)
@@ -76,7 +76,7 @@ def draw(audio: Audio, seed: int, places: Integers) -> tuple[Tensor, ...]:
 
 
 def _draw_views(audio: Audio, seed: int, place: int) -> tuple[Integers, Floats]:
-    """The patches of each view of a clip, (V, K), and the gains, (V,)."""
+    """The patches in each view, (V, K), and the gains, (V,)."""
     source, sizes = generator(seed, ROWS, _VIEW, place), audio.lejepa
     times, pitches = audio.grid
     width, kept = count_view_times(audio), count_kept(audio)

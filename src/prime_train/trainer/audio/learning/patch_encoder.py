@@ -1,8 +1,8 @@
-"""A vision transformer over patches of a spectrogram. It can run on some of the patches. Reads no file.
+"""A vision transformer over patches. It can run on some alone. Reads no file.
 
-Shapes: B clips, F frames, M mels, N patches of a clip, K of them that are given, R registers, P values of a patch,
-C width of the residual stream, D width of a head.
-Sources: ViT, arXiv 2010.11929; registers, arXiv 2309.16588; LayerScale, arXiv 2103.17239; rotary positions of two
+Shapes: B clips, F frames, M mels, N patches in a clip, K that are given, R registers, P values in a patch,
+C width between blocks, D head width.
+Sources: ViT, arXiv 2010.11929; registers, arXiv 2309.16588; LayerScale, arXiv 2103.17239; rotary positions on two
 axes, arXiv 2403.13298, s. 3; query and key norms, arXiv 2302.05442, s. 2.
 """
 
@@ -20,7 +20,7 @@ from prime_train.trainer.model.rotary import rotate, rotations
 
 
 class FullAttention(nn.Module):
-    """Attention of all tokens to all, in both directions."""
+    """Attention from all tokens to all, in both directions."""
 
     def __init__(self, width: int, heads: int, eps: float) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class PatchEncoder(nn.Module):
         return self.encode(patches, kept)
 
     def encode(self, patches: Tensor, places: Tensor) -> Tensor:
-        """(B, R + K, C) for patches (B, K, P) at these places (B, K) of the grid."""
+        """(B, R + K, C) for patches (B, K, P) at these places (B, K) in the grid."""
         sizes = self.audio.encoder
         x = self.embedding(patches) + self.pitch[places % len(self.pitch)]  # (B, K, C)
         x = torch.cat((self.registers.expand(len(x), -1, -1), x), 1)  # (B, R + K, C)
@@ -86,26 +86,26 @@ class PatchEncoder(nn.Module):
         return cast(Tensor, self.norm(x))
 
     def pool(self, encoded: Tensor) -> Tensor:
-        """One vector for each clip, (B, C): the mean of its patches, in fp32. `encoded` (B, R + K, C)."""
+        """One vector for each clip, (B, C): the mean patch, in fp32. `encoded` (B, R + K, C)."""
         return encoded[:, self.audio.encoder.registers :].float().mean(1)
 
 
 def cut_patches(log_mels: Tensor, patch: int) -> Tensor:
-    """The patches of spectrograms (B, F, M), (B, N, P): time after time, and in each from low to high."""
+    """Spectrograms (B, F, M) cut into patches, (B, N, P): time after time, and in each from low to high."""
     clips, frames, mels = log_mels.shape
     cut = log_mels.view(clips, frames // patch, patch, mels // patch, patch)  # (B, F/p, p, M/p, p)
     return cut.transpose(2, 3).reshape(clips, -1, patch**2)  # (B, N, P)
 
 
 def take_patches(patches: Tensor, places: Tensor) -> Tensor:
-    """The patches (B, K, P) at `places` (B, K) of all of them, (B, N, P)."""
+    """The patches (B, K, P) at `places` (B, K) among all, (B, N, P)."""
     return patches.gather(1, places.unsqueeze(-1).expand(-1, -1, patches.shape[-1]))
 
 
 def rotate_grid(places: Tensor, rows: int, head_dim: int, theta: float, registers: int = 0) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines of the registers, which are not turned, and of places (B, K): (B, R + K, 1, D) each.
+    """Cosines and signed sines for places (B, K), (B, R + K, 1, D) each. Registers are not turned.
 
-    The first half of the pairs of a head turns by time, the second by pitch.
+    The first half in a head turns by time, the second by pitch.
     """
     quarter = head_dim // 4
     turned = [rotations(axis, head_dim // 2, theta) for axis in (places // rows, places % rows)]  # (B, K, 1, D/2) each

@@ -1,6 +1,6 @@
 """Measures an encoder on held-out clips: the loss, the linear probe and the nearest neighbours. Changes nothing.
 
-Each clip is read by its centre. Shapes: H held-out clips, B clips of a batch, C width of an embedding.
+Each clip is read by its centre. Shapes: H held-out clips, B clips in a batch, C embedding width.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from prime_train.trainer.device import Device
 from prime_train.trainer.evaluation.evaluate import share
 from prime_train.trainer.loops.step import Training
 
-_SHARPNESS = 0.07  # of the votes of neighbours. Source: DINO, arXiv 2104.14294, s. 4.1
+_SHARPNESS = 0.07  # the votes' temperature. Source: DINO, arXiv 2104.14294, s. 4.1
 
 
 class ProbeScores(NamedTuple):
     """What the held-out clips show. A score is None where no clip has a label."""
 
-    loss: float  # of the objective, a mean over the clips that count
+    loss: float  # the objective's, a mean over the clips that count
     clips: int
     labelled: int
-    probe: float | None  # accuracy; with several labels of a clip the mean average precision
+    probe: float | None  # accuracy; with several labels the mean average precision
     neighbours: float | None
 
 
 @dataclass(frozen=True)
 class HeldOutProbe:
-    """The held-out clips of a run, as an evaluation. `rows`: theirs, of the table of `maker`."""
+    """Held-out clips as an evaluation. `rows`: theirs, in the table that `maker` has."""
 
     maker: SampleMaker
     rows: Integers  # (H,)
@@ -70,7 +70,7 @@ class HeldOutProbe:
         model = parallel.unwrap(training.model)
         chunks = np.split(np.arange(len(self.rows)), range(self.batch, len(self.rows), self.batch))
         width = self.audio.encoder.width + self.classes + 1  # and whether it could be read and has a label
-        # Filled by all ranks, each clip by one of them: the sum is the whole.
+        # Each rank fills other rows: the sum is the whole.
         found = torch.zeros(len(self.rows), width, dtype=torch.float64, device=device.torch)  # (H, C + classes + 1)
         sums = torch.zeros(2, dtype=torch.float64, device=device.torch)  # loss, clips that count
         for chunk, counts in share(chunks, world.rank, world.size):
@@ -101,7 +101,7 @@ class HeldOutProbe:
         return ProbeScores(loss, clips, labelled, score(logits, labels), voted)
 
     def read_centres(self, rows: Integers) -> AudioBatch:
-        """The batch of the centres of some rows. A clip that cannot be decoded is zeros, without a label."""
+        """The batch with the centres in some rows. A clip that cannot be decoded is zeros, without a label."""
         mel = self.maker.mel
         log_mels = np.zeros((len(rows), mel.frames, mel.mels), dtype=np.float32)
 
@@ -119,7 +119,7 @@ class HeldOutProbe:
 
 
 def embed(model: nn.Module, log_mels: Tensor, device: Device) -> Tensor:
-    """Embeddings and the logits of the probe side by side, (B, C + classes) fp32, for (B, F, M)."""
+    """Embeddings and the probe's logits side by side, (B, C + classes) fp32, for (B, F, M)."""
     with torch.no_grad(), device.autocast():
         embedding, logits = model(log_mels.to(device.torch))
     parts = [embedding.float()] if logits is None else [embedding.float(), logits.float()]
@@ -127,9 +127,9 @@ def embed(model: nn.Module, log_mels: Tensor, device: Device) -> Tensor:
 
 
 def vote_neighbours(embeddings: Tensor, marked: Tensor, neighbours: int) -> Tensor:
-    """For each clip the votes of the nearest other clips, (H, classes). Shapes: (H, C), (H, classes).
+    """For each clip the votes from the nearest others, (H, classes). Shapes: (H, C), (H, classes).
 
-    Near is by cosine, after each number of the embeddings has mean 0 and deviation 1.
+    Near is by cosine, after each number in the embeddings has mean 0 and deviation 1.
     """
     deviation, mean = torch.std_mean(embeddings, 0, correction=0)
     directions = F.normalize((embeddings - mean) / (deviation + 1e-6), dim=1)  # (H, C)
@@ -139,12 +139,12 @@ def vote_neighbours(embeddings: Tensor, marked: Tensor, neighbours: int) -> Tens
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """The fraction of clips whose highest score (H, classes) is that of the label (H, L)."""
+    """How many clips have their highest score (H, classes) at the label (H, L), as a fraction."""
     return (scores.argmax(1) == labels[:, 0]).double().mean().item()
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> float:
-    """The mean over the classes that occur: precision at the rank of each clip that has the class."""
+    """The mean over the classes that occur: precision at each clip that has the class."""
     marked = mark_labels(labels, scores.shape[1]).double()  # (H, classes)
     ordered = marked.gather(0, scores.argsort(dim=0, descending=True, stable=True))  # (H, classes)
     ranks = torch.arange(1, len(scores) + 1, dtype=torch.float64).unsqueeze(1)  # (H, 1)

@@ -1,4 +1,4 @@
-"""The supervised objective and the loss of any linear classifier: cross-entropy, or a sigmoid for each class."""
+"""The supervised objective and the loss for any linear classifier: cross-entropy, or a sigmoid for each class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prime_train.trainer.audio.learning.patch_encoder import PatchEncoder
 
 
 class Supervised(nn.Module):
-    """A linear head on the mean of the patches."""
+    """A linear head on the mean patch."""
 
     def __init__(self, audio: Audio, classes: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def sum_label_losses(logits: Tensor, labels: Tensor, *, multi_label: bool) -> Te
 
 
 def mark_labels(labels: Tensor, classes: int) -> Tensor:
-    """1 for each label of a clip, else 0: (B, classes) fp32 for labels (B, L)."""
+    """1 for each label that a clip has, else 0: (B, classes) fp32 for labels (B, L)."""
     # One more class than there are takes the places without a label, and is cut off.
     marked = torch.zeros(len(labels), classes + 1, device=labels.device)  # (B, classes + 1)
     return marked.scatter_(1, torch.where(labels < 0, classes, labels), 1.0)[:, :classes]
