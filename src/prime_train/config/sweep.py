@@ -1,6 +1,7 @@
 """Reads a sweep: which configs its file stands for, and where each of its keys is written. Judges none, starts nothing.
 
-Three forms: a sweep file for W&B (docs.wandb.ai, Sweep configuration options), `hydra.sweeper.params` (hydra.cc, Extended Override syntax), and `configs`, a list of tables or of words such as "optim.lr=1e-3,1e-4 seed=1".
+Three forms: a sweep file for W&B (docs.wandb.ai, Sweep configuration options), `hydra.sweeper.params`
+(hydra.cc, Extended Override syntax), and `configs`, a list with tables or words such as "optim.lr=1e-3,1e-4 seed=1".
 """
 
 from __future__ import annotations
