@@ -134,7 +134,7 @@ def map_remote_devices(document: Document, liveness: Liveness) -> dict[str, Row]
         cell = {each: gpu.get(each) for each in (*_SHOWN, *_SHOWN_MORE)} | {
             "kind": "GPU",
             "xids": [],
-            "left_out": False,
+            "left_out": [],
         }
         cell["work"] = [_work(document, by_pid[pid]) for pid in gpu["pids"] if pid in by_pid]
         devices[gpu["uuid"] or f"GPU {gpu['index']}"] = shorten(cell)
@@ -145,7 +145,7 @@ def map_remote_devices(document: Document, liveness: Liveness) -> dict[str, Row]
                 "kind": one["device"],
                 "work": [_work(document, rank)],
                 "xids": [],
-                "left_out": False,
+                "left_out": [],
             }
             devices[f"{name}/{rank}"] = shorten(cell)
     return {document["machine"]: {"devices": devices, "liveness": liveness}}
