@@ -123,12 +123,24 @@ test-trainers: .venv/installed .venv-trainers/installed ## test against real tra
 	  $$install --extra-index-url https://download.pytorch.org/whl/cpu "$$torch+cpu" || $$install "$$torch"
 	@touch $@
 
+# The extras control and audio with the oldest versions of their packages.
+.venv-extras/installed: constraints-extras-oldest.txt | .venv/installed
+	@echo "==> creating .venv-extras and installing $$(grep -v '^#' $< | tr '\n' ' ')"
+	rm -rf .venv-extras
+	$(BIN)/python -m venv --without-pip .venv-extras
+	$(call install_into,.venv-extras) -c $< $$(sed -n 's/==.*//p' $<)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$(echo .venv-extras/lib/python3*/site-packages)/packages_of_venv.pth"
+	@touch $@
+
 # Which of them: oldest is what pyproject.toml promises, newest is the latest that was tried.
 TORCH ?= oldest newest
 empty :=
 TORCH_PYTHONS := $(subst $(empty) ,:,$(TORCH:%=$(CURDIR)/.venv-torch-%/bin/python))
 
-test-torch: .venv/installed $(TORCH:%=.venv-torch-%/installed) ## test the trainer with the oldest and the newest torch (TORCH=oldest: with that)
+test-torch: .venv/installed .venv-extras/installed $(TORCH:%=.venv-torch-%/installed) ## test the trainer with the oldest and the newest torch (TORCH=oldest: with that), and the oldest packages of extras
+	.venv-extras/bin/python -c 'import prime_train.audio, prime_train.bus.nats, prime_train.control.serve'
+	.venv-extras/bin/python -m pytest -q -n logical $(PYTEST_OPTIONS) tests/unit/trainer/audio tests/unit/control tests/system/bus/test_verbs.py
 	for age in $(TORCH); do \
 	  echo "==> pytest with $$(cat constraints-torch-$$age.txt)"; \
 	  .venv-torch-$$age/bin/python -m pytest -q -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/unit/trainer tests/unit/checkpoints; \
@@ -171,4 +183,4 @@ bench-gpu: .venv/installed ## measure on this machine's GPU and write bench/resu
 	failed=0; for part in A B; do $(BIN)/python bench/gpu_session.py $$part || failed=1; done; exit $$failed
 
 clean: ## remove everything this Makefile created, except runs
-	rm -rf .venv .venv-vllm .venv-sky .venv-torch-* .venv-wheel dist build mutants
+	rm -rf .venv .venv-vllm .venv-sky .venv-torch-* .venv-extras .venv-wheel dist build mutants

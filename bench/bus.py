@@ -28,7 +28,8 @@ import record
 
 from prime_train.bus.base import KEPT
 from prime_train.bus.nats import NatsBus
-from prime_train.bus.nats_server import CONTROLLER, NatsServer
+from prime_train.bus.nats_server import NatsServer
+from prime_train.bus.server_folder import CONTROLLER
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
 BLOCK_STEPS = 20

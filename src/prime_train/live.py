@@ -28,10 +28,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prime_train.live_plans import ScriptPlans
+
 FOLDER_ENV = "PRIME_TRAIN_LIVE"  # the folder of this attempt; unset = there is no supervisor
 STOP = "stop"  # a file: the supervisor asks for a save and the end
 STOP_AT = "stop_at"  # a file: the step after which all ranks of this machine stop
 PLANS_ENV = "PRIME_TRAIN_PLANS"  # the folder of the plans of this run
+STEP_ENV = "PRIME_TRAIN_RESUME_STEP"  # the step of the checkpoint that this attempt resumes from
 APPLIED_ENV = "PRIME_TRAIN_APPLIED"  # a file: the steps at which earlier attempts put them in force
 SAVE = "save"  # a file: the supervisor asks for a checkpoint; rank 0 removes it
 SAVE_AT = "save_at"  # a file: the step after which all ranks of this machine save
@@ -41,7 +44,6 @@ MANIFEST = "COMPLETE.json"
 _BETWEEN_LINES_S = 0.25  # a loop of a thousand steps per second writes four lines
 _BETWEEN_LOOKS_S = 0.2
 _LONGEST_NAME, _LONGEST_PATH = 200, 4096
-_LONGEST_PLAN = 65536
 # How far a rank may be ahead of rank 0: by a step, and by what it has given to its device without waiting.
 _AHEAD_STEPS, _AHEAD_S = 2, 2.0
 
@@ -357,72 +359,34 @@ def _stops_with_others(lines: _Lines) -> bool:
         return False
 
 
-class _Settings:
-    """The plans in force in this process."""
-
-    def __init__(self) -> None:
-        self.folder = os.environ.get(PLANS_ENV, "")
-        self.version = 0
-        self.values: dict[str, Any] = {}
-        self.steps = _read_steps(os.environ.get(APPLIED_ENV, ""))
-
-    def newest(self, done: int | None) -> int:
-        """The newest version that this rank has, up to the first one that an earlier attempt put in force later."""
-        version = self.version
-        while os.path.exists(self.path(version + 1)):  # noqa: PTH110 - faster, once a step
-            if done is not None and done + 1 < self.steps.get(version + 1, 0):
-                break
-            version += 1
-        return version
-
-    def path(self, version: int) -> str:
-        return f"{self.folder}/{version:06d}.json"
-
-    def go_to(self, version: int) -> None:
-        while self.version < version:
-            self.version += 1
-            if os.path.lexists(self.path(self.version).removesuffix("json") + "dropped"):
-                continue  # the run went back to a step before it
-            try:
-                with open(self.path(self.version), encoding="utf-8") as file:
-                    values = json.loads(file.read(_LONGEST_PLAN))["values"]
-                self.values = {**self.values, **values}
-            except (OSError, ValueError, KeyError, TypeError):
-                note(f"settings version {self.version} is no plan: it is left out")
-
-
-def _read_steps(path: str) -> dict[int, int]:
-    """Version -> step, as the supervisor wrote it down; nothing without the file."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.loads(file.read(_LONGEST_PLAN))["applied"]
-        return {int(version): int(step) for version, step in found}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-_settings: _Settings | None = None
+_settings: ScriptPlans | None = None
 
 
 def settings(done: int | None = None) -> dict[str, Any]:
     """The values that `prime-train set` has changed, by the names in [[command.settings]]; {} without a change.
 
-    `done`: optimizer steps that are done, by default those of the last `step`. Call it once before each step, on every
-    rank: where torch.distributed is initialised all ranks get the same values, by one sum of a number.
+    `done`: optimizer steps that are done, by default those of the last `step`, and before the first one those of the
+    checkpoint that the attempt resumes from. Call it once before each step, on every rank: where torch.distributed is
+    initialised all ranks get the same values, by one sum of a number.
     """
     global _settings
     if _lines is None or not os.environ.get(PLANS_ENV):
         return {}
     if _settings is None:
-        _settings = _Settings()
-    if done is None and _lines.newest:
-        done = _lines.newest
-    version = _least(_settings.newest(done))
-    if version > _settings.version:
-        _settings.go_to(version)
+        _settings = ScriptPlans(os.environ[PLANS_ENV], os.environ.get(APPLIED_ENV, ""), note)
+    if done is None:
+        done = _lines.newest or _read_resume_step()
+    version = _least(_settings.find_newest(done))
+    for each, first in _settings.go_to(version, done):
         if _rank == "0":
-            _lines.write(settings=version, first=(done or 0) + 1)
+            _lines.write(settings=each, first=first)
     return dict(_settings.values)
+
+
+def _read_resume_step() -> int:
+    """The step of the checkpoint that this attempt resumes from; 0 where none is known."""
+    found = os.environ.get(STEP_ENV, "")
+    return int(found) if found.isascii() and found.isdigit() else 0
 
 
 def _least(version: int) -> int:

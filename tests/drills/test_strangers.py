@@ -134,3 +134,8 @@ def test_strangers_on_both_machines_change_nothing(tmp_path: Path, alone: dict[s
     assert [(event.attempt, event.outcome) for event in ended] == [(1, "finished")], output
     assert _weights(run_dir, 60) == alone
     assert len(output) < 100_000, "what strangers send is not written without a bound"
+    reported = run_dir.log(1, "machines").read_text(encoding="utf-8")
+    for address in addresses.split(","):
+        assert f"the bus refused {address}: it does not speak TLS with the certificate of this run" in reported
+        assert f"the bus refused {address}: it has not the password of a machine of this run" in reported
+    assert len(reported) < 100_000, reported[-2000:]

@@ -5,6 +5,7 @@ python trainer.py RUN_DIR ATTEMPT RESUME_STEP BEHAVIOUR [key=value...]
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prime_train.checkpoints.layout import write_manifest
+from prime_train.core.plans import plan_path
 from prime_train.core.rundir import RunDir
 from prime_train.events import (
     CheckpointSaved,
@@ -23,6 +25,7 @@ from prime_train.events import (
     EventLog,
     Phase,
     Progress,
+    StepSkipped,
     TrainerFailed,
     TrainerFinished,
     TrainerStarted,
@@ -94,6 +97,12 @@ def misbehave(fake: Fake, behaviour: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "hang":
             time.sleep(FOREVER_S)
+        case "diverge":  # as soon as there is a plan
+            while not plan_path(fake.run_dir.settings, 1).exists() and not fake.asked_to_stop():
+                time.sleep(0.01)
+            fake.log.append(StepSkipped(fake.attempt, fake.step + 1, math.nan, 1.0, "a loss of nan"))
+            fake.fail("config", f"step {fake.step + 1} gave a loss of nan")
+            sys.exit(5)
         case "exit0":
             sys.exit(0)
         case "truncate":

@@ -1,4 +1,7 @@
-"""Makes the certificate of a server of the bus, which signs itself. Its clients get it with their credentials."""
+"""Makes the certificate of a server, which signs itself: of the bus or of the control page.
+
+A client of the bus gets it with its credentials; the reader of a page compares the fingerprint.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,14 @@ from prime_train.core.rundir import write_atomic
 _VALID = datetime.timedelta(days=3650)
 
 
-def create_certificate(host: str, certificate: Path, key: Path) -> None:
-    """Writes a certificate for a host name or an address, and its key, both for their owner alone. Raises UserError."""
+def create_certificate(host: str, certificate: Path, key: Path, where: str = "--bus nats") -> None:
+    """Writes a certificate for a host name or an address, and its key, both for their owner alone.
+
+    `where`: the option that asks for it. Raises UserError.
+    """
     if find_spec("cryptography") is None:
-        what, why = "the package cryptography is not installed", "beyond this machine the bus is encrypted"
-        raise UserError(what, f"--bus nats on {host}", why, install_command("control"))
+        what, why = "the package cryptography is not installed", "what leaves this machine is encrypted"
+        raise UserError(what, f"{where} on {host}", why, install_command("control"))
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -28,7 +34,7 @@ def create_certificate(host: str, certificate: Path, key: Path) -> None:
         alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         alternative = x509.DNSName(host)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "prime-train bus")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "prime-train")])
     now = datetime.datetime.now(datetime.UTC)
     made = (
         x509.CertificateBuilder()

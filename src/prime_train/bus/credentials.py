@@ -27,7 +27,10 @@ _FIX = "nats://127.0.0.1:4222 on this machine, tls://HOST:4222 for another one"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """`user` is the name of a machine or "controller". `ca`: the certificate that signed the server's, as PEM."""
+    """`user` is the name of a machine or "controller". `ca`: the certificate that signed the server's, as PEM.
+
+    `server_name`: the name in that certificate where it is not the host; such a server speaks TLS from its first byte.
+    """
 
     host: str
     port: int
@@ -35,6 +38,7 @@ class Credentials:
     password: str = field(default="", repr=False)
     ca: str = ""
     tls: bool = False
+    server_name: str = ""
 
     @property
     def address(self) -> str:

@@ -11,43 +11,46 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from prime_train.bus.base import BusMessage
+from prime_train.bus.fleet_events import Describe, Document, cut, fold_event, keep_quiet
 from prime_train.bus.spool import is_known, read_batch, read_positions, with_position
-from prime_train.events import (
-    AlarmRaised,
-    AttemptEnded,
-    CheckpointDeleted,
-    CheckpointSaved,
-    LaunchAsked,
-    Phase,
-    Progress,
-    Record,
-    RunClosed,
-    RunOpened,
-    TrainerStarted,
-)
+from prime_train.events.bounds import LATEST_S, MOST_STEPS
 
 UNKNOWN_S = 10.0
 LOST_S = 60.0
-FAILURES_KEPT = 50  # of one job
-_MOST_CHARACTERS = 300  # of a text: a document fits into one key
-CHECKPOINTS_KEPT = 100
-_MOST_RANKS = 1024
-Document = Mapping[str, Any]
+_MOST_GPUS = 64
+_MOST_VALUES = 64  # live settings
+_MOST_PIDS = 16  # on one GPU
+_MOST_DECISIONS = 50
 Liveness = Literal["live", "unknown", "lost", "ended", "failed"]
-EMPTY: Document = {"state": "", "beat": {}, "failures": [], "checkpoints": [], "ranks": {}, "sent": {}, "decided": {}}
+EMPTY: Document = {
+    "state": "",
+    "beat": {},
+    "failures": [],
+    "checkpoints": [],
+    "ranks": {},
+    "entries": [],
+    "marks": [],
+    "settings": [],
+    "curve": {},
+    "sent": {},
+    "decided": {},
+}
 _FAILURES = ("failed", "died")
 _ENDS = ("finished", "stopped", *_FAILURES)
 
 
-def fold_message(document: Document, message: BusMessage, now_s: float) -> Document:
-    """The document of a job on a machine after a message from its agent. What is no such message changes nothing."""
+def fold_message(document: Document, message: BusMessage, now_s: float, describe: Describe = keep_quiet) -> Document:
+    """The document of a job on a machine after a message from its agent. What is no such message changes nothing.
+
+    `describe`: the line that an event has among the entries; "" for one that is not listed.
+    """
     _, job, _, machine, kind = message.subject.split(".")
     named = {**EMPTY, **document, "job": job, "machine": machine}
     match kind:
         case "hb":
-            return {**named, "beat": _read_beat(message.body), "heard_s": now_s}
+            return {**named, **_read_more(message.body), "beat": _read_beat(message.body), "heard_s": now_s}
         case "ev":
-            return {**_fold_batch(named, message.body), "heard_s": now_s}
+            return {**_fold_batch(named, message.body, describe), "heard_s": now_s}
     return document
 
 
@@ -75,14 +78,53 @@ def judge_silence(document: Document, listening_s: float, now_s: float) -> Liven
     return "unknown" if silent_s < LOST_S else "lost"
 
 
+def decide(document: Document, decision: Mapping[str, Any]) -> Document:
+    """The document with a command that the controller gave. It replaces the same one, else it is the latest."""
+    before = document["decided"].get("commands")
+    others = [one for one in before if one["id"] != decision["id"]] if isinstance(before, list) else []
+    commands = [*others, dict(decision)][-_MOST_DECISIONS:]
+    return {**document, "decided": {**document["decided"], "commands": commands}}
+
+
 def _read_beat(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a heartbeat that have their types; an agent of another version may lack some."""
     kinds = {"state": str, "attempt": int, "step": int, "progress_s": int | float | None, "exit_code": int | None}
     found = {name: body[name] for name, kind in kinds.items() if name in body and isinstance(body[name], kind)}
+    found = {name: value for name, value in found.items() if not isinstance(value, int | float) or _fits(value)}
     return found | ({"state": found["state"][:64]} if "state" in found else {})
 
 
-def _fold_batch(document: Document, body: Mapping[str, Any]) -> Document:
+def _fits(value: float) -> bool:
+    return -MOST_STEPS <= value <= max(MOST_STEPS, LATEST_S)
+
+
+def _read_more(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What only some heartbeats have: GPUs, and settings that may change while it trains."""
+    found: dict[str, Any] = {}
+    gpus, values = body.get("gpus"), body.get("values")
+    if isinstance(gpus, list):
+        read = [_read_gpu(gpu) for gpu in gpus[:_MOST_GPUS] if isinstance(gpu, dict) and type(gpu.get("index")) is int]
+        found["gpus"] = read
+    if isinstance(values, dict):
+        found["values"] = {cut(name): _read_scalar(value) for name, value in list(values.items())[:_MOST_VALUES]}
+    return found
+
+
+def _read_gpu(gpu: Mapping[str, Any]) -> dict[str, Any]:
+    pids = gpu.get("pids")
+    found = [pid for pid in pids if type(pid) is int][:_MOST_PIDS] if isinstance(pids, list) else []
+    others = {name[:40]: _read_scalar(value) for name, value in list(gpu.items())[:24] if name != "pids"}
+    return others | {"uuid": str(others.get("uuid") or "")[:64], "pids": found}
+
+
+def _read_scalar(value: Any) -> Any:
+    """A text that is not long, or a number; None for all else."""
+    if isinstance(value, str):
+        return cut(value)
+    return value if isinstance(value, bool | int | float) and _fits(value) else None
+
+
+def _fold_batch(document: Document, body: Mapping[str, Any], describe: Describe) -> Document:
     records, damaged = read_batch(body)
     if damaged:
         document = {**document, "damaged": document.get("damaged", 0) + damaged}
@@ -94,46 +136,5 @@ def _fold_batch(document: Document, body: Mapping[str, Any]) -> Document:
         if gap > 0:  # a line of the file that is no event; or an event that never arrived
             document = {**document, "gaps": document.get("gaps", 0) + gap}
         positions = with_position(positions, record)
-        document = fold_event(document, record)
+        document = fold_event(document, record, describe)
     return {**document, "sent": positions}
-
-
-def fold_event(document: Document, record: Record) -> Document:
-    """The document after one event."""
-    match record.event:
-        case RunOpened(run=run, max_steps=max_steps):
-            opened = {"run": run[:_MOST_CHARACTERS], "max_steps": max_steps, "state": "starting", "exit_code": None}
-            return {**document, **opened, "beat": {}}  # that of the agent before may be the end of the run
-        case LaunchAsked(attempt=attempt, resume_step=step):
-            return {**document, "state": "starting", "attempt": attempt, "resume_step": step, "ranks": {}}
-        case TrainerStarted(rank=rank, device=device, world_size=world_size) if rank < _MOST_RANKS:
-            ranks = {**document["ranks"], str(rank): device[:16]}
-            return {**document, "ranks": ranks, "world_size": world_size}
-        case Phase(name=name):
-            return {**document, "state": name[:64]}
-        case Progress(step=step, loss=loss, tokens_per_s=tokens_per_s, reward=reward):
-            # Loss may be NaN, which no JSON has.
-            numbers = {"loss": _finite(loss), "tokens_per_s": _finite(tokens_per_s), "reward": _finite(reward)}
-            return {**document, "state": "train", "step": step, "progress_s": record.time_s, **numbers}
-        case CheckpointSaved(step=step, size_bytes=size):
-            kept = [one for one in document["checkpoints"] if one["step"] != step]
-            saved = {"step": step, "size_bytes": size, "saved_s": record.time_s}
-            return {**document, "checkpoints": [*kept, saved][-CHECKPOINTS_KEPT:]}
-        case CheckpointDeleted(step=step):
-            return {**document, "checkpoints": [one for one in document["checkpoints"] if one["step"] != step]}
-        case AttemptEnded(outcome="failed") as event:
-            names = ("cause_class", "what", "why", "fix", "where")
-            texts = {name: getattr(event, name)[:_MOST_CHARACTERS] for name in names}
-            failure = {"attempt": event.attempt, "returncode": event.returncode, "ended_s": record.time_s, **texts}
-            failures = [*document["failures"], failure][-FAILURES_KEPT:]
-            return {**document, "failures": failures, "state": "restarting"}
-        case AlarmRaised(name=name, what=what):
-            alarm = {"name": name[:100], "what": what[:_MOST_CHARACTERS], "raised_s": record.time_s}
-            return {**document, "alarm": alarm}
-        case RunClosed(state=state, exit_code=code):
-            return {**document, "state": state, "exit_code": code}
-    return document
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and value - value == 0.0 else None

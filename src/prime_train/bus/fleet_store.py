@@ -10,8 +10,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from prime_train.bus.base import KEPT, Bus, BusError, BusMessage, RevisionConflict, UnknownOutcome
-from prime_train.bus.fleet import EMPTY, Document, fold_message, key_of
+from prime_train.bus.base import KEPT, Bus, BusError, BusMessage, RevisionConflict
+from prime_train.bus.fleet import EMPTY, decide, fold_message, key_of
+from prime_train.bus.fleet_events import Describe, Document, keep_quiet
 
 BUCKET = "pt_fleet"
 READER = "controller"
@@ -23,8 +24,9 @@ _TRIES = 5
 class FleetStore:
     """`documents`: what is known of each job on each machine, by "JOB.MACHINE". One controller at a time."""
 
-    def __init__(self, bus: Bus, now_s: float) -> None:
-        """Raises BusError where the keys cannot be read."""
+    def __init__(self, bus: Bus, now_s: float, describe: Describe = keep_quiet) -> None:
+        """`describe`: the line that an event has among the entries. Raises BusError where the keys cannot be read."""
+        self._describe = describe
         self._values = bus.kv(BUCKET)
         self.documents: dict[str, Document] = {}
         self.listening_s = now_s
@@ -41,10 +43,10 @@ class FleetStore:
         self._save_beats_s = now_s + _SAVE_BEATS_S
 
     def turn(self, timeout_s: float, now_s: float) -> set[str]:
-        """Take what arrived. Returns the keys of the documents that changed.
+        """Take what arrived. Returns the keys whose documents changed.
 
-        Raises RevisionConflict where another controller writes the same keys, and UnknownOutcome where the bus does not
-        answer: then the same messages come again.
+        Raises RevisionConflict where another controller writes the same keys, and another BusError where the bus does
+        not answer or its store is full: then the same messages come again.
         """
         changed = {key for message in self._beats.take(0) if (key := self._fold(message, now_s))}
         self._unsaved |= changed
@@ -55,7 +57,7 @@ class FleetStore:
                 for key in by_event:
                     self._save(key)
                 self._queue.acknowledge()
-            except UnknownOutcome:
+            except BusError:
                 # The queue gives these messages again, and they must meet the documents from before them.
                 self.documents = before
                 self._queue.close()
@@ -78,6 +80,10 @@ class FleetStore:
             self.documents[key] = before
             raise
 
+    def decide(self, key: str, decision: Mapping[str, Any]) -> None:
+        """Keep a command that the controller gave, and later the same one with its answer. Raises BusError."""
+        self.change(key, decide(self.documents.get(key, EMPTY), decision)["decided"])
+
     def forget(self, key: str) -> None:
         """Delete a machine that was drained. It comes back if its agent speaks again."""
         self._values.delete(key)
@@ -92,7 +98,7 @@ class FleetStore:
     def _fold(self, message: BusMessage, now_s: float) -> str | None:
         key = key_of(message.subject)
         if key is not None:
-            self.documents[key] = fold_message(self.documents.get(key, EMPTY), message, now_s)
+            self.documents[key] = fold_message(self.documents.get(key, EMPTY), message, now_s, self._describe)
         return key
 
     def _save(self, key: str) -> None:

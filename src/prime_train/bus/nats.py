@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import threading
 import time
@@ -39,10 +40,9 @@ from prime_train.bus.base import (
 )
 from prime_train.bus.credentials import Credentials
 from prime_train.bus.nats_kv import NatsKeyValues
-from prime_train.bus.nats_stream import read_stream
+from prime_train.bus.nats_stream import STREAM, read_stream
 
 Value = TypeVar("Value")
-STREAM = "PT_EVENTS"  # of the kept messages
 _ANSWER_S = 2.0
 _CONNECT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
@@ -54,9 +54,11 @@ _LOOK_S = 0.5  # a kept message is looked for even if nothing announced it
 class NatsBus:
     """`name`: of this client, as the server lists it. Returns at once; the first calls may find no connection yet."""
 
-    def __init__(self, credentials: Credentials, name: str) -> None:
+    def __init__(self, credentials: Credentials, name: str, longest_pause_s: float = _LONGEST_PAUSE_S) -> None:
         self._credentials = credentials
         self._name = name
+        self._longest_pause_s = longest_pause_s  # between two tries to connect
+        self._is_refused = False
         self._client: Client | None = None
         self._lives = 0  # connections so far
         self._problems: deque[str] = deque(maxlen=_MOST_PROBLEMS)
@@ -116,6 +118,11 @@ class NatsBus:
     def lives(self) -> int:
         """How many connections there were up to now."""
         return self._lives
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the host of the server answered the last try to connect, and there is no server on its port."""
+        return self._is_refused and not self._is_connected.is_set()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._closing.set)
@@ -183,6 +190,8 @@ class NatsBus:
     # --- the connection -----------------------------------------------------------------------------
 
     def _run(self) -> None:
+        # asyncio warns whenever a server with TLS ends a connection, and no program has set its log up: stderr has it.
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._stay_connected())
         self._loop.close()
@@ -197,17 +206,17 @@ class NatsBus:
                 # A client that reconnects keeps its subscriptions; one that is refused ends for good.
                 waits = [asyncio.create_task(event.wait()) for event in (ended, self._closing)]
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            except (NatsError, OSError, TimeoutError) as error:
+            except Exception as error:  # any of them: without this thread nothing would be sent ever after
                 self.note(f"{self._credentials.address}: {_describe(error)}")
             finally:
                 await self._end_client()
             if not self._closing.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), _with_jitter(pause_s))
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, self._longest_pause_s)
 
     async def _connect(self, ended: asyncio.Event) -> None:
-        who, pause = self._credentials, _Pause()
+        who, pause = self._credentials, _Pause(self._longest_pause_s)
 
         async def set_ended() -> None:
             ended.set()
@@ -218,12 +227,14 @@ class NatsBus:
         async def set_up() -> None:
             pause.next_s = _FIRST_PAUSE_S
             self._lives += 1
+            self._is_refused = False
             self._is_connected.set()
             for subscription in self._list_live():
                 if subscription.source is None:  # the connection was lost while it was made
                     self._listening = asyncio.create_task(self._listen(subscription))
 
         async def note(error: Exception) -> None:
+            self._is_refused = isinstance(error, ConnectionRefusedError) or "[Errno 111]" in str(error)
             self.note(_describe(error))
 
         self._client = Client()
@@ -233,12 +244,15 @@ class NatsBus:
             user=who.user or None,
             password=who.password or None,
             tls=who.ssl_context(),
+            tls_hostname=who.server_name or None,
+            tls_handshake_first=bool(who.server_name),
             inbox_prefix=f"_INBOX_{who.user or 'anybody'}".encode(),
             error_cb=note,
             closed_cb=set_ended,
             disconnected_cb=set_down,
             reconnected_cb=set_up,
             reconnect_to_server_handler=pause.choose,
+            reconnect_time_wait=1,  # between two tries of a first connection
             max_reconnect_attempts=-1,
             connect_timeout=int(_ANSWER_S),
             ping_interval=_PING_S,
@@ -270,11 +284,12 @@ class NatsBus:
 class _Pause:
     """Waits longer before each try to reconnect."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_s: float) -> None:
         self.next_s = _FIRST_PAUSE_S
+        self._longest_s = longest_s
 
     def choose(self, servers: list[Server], _info: Mapping[str, Any]) -> tuple[Server, float]:
-        pause_s, self.next_s = self.next_s, min(2 * self.next_s, _LONGEST_PAUSE_S)
+        pause_s, self.next_s = self.next_s, min(2 * self.next_s, self._longest_s)
         return servers[0], _with_jitter(pause_s)
 
 

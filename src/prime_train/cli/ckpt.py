@@ -1,4 +1,4 @@
-"""`prime-train ckpt`: lists, asks for, verifies, prunes, packs, restores and exports the checkpoints of a run.
+"""`prime-train ckpt`: lists, asks for, pins, verifies, prunes, packs, restores and exports the checkpoints of a run.
 
 A command imports what the list does not need, because start-up is a fifth of a list of 30,000 checkpoints.
 """
@@ -17,6 +17,7 @@ import typer
 
 from prime_train.checkpoints.packing import packing_plan
 from prime_train.cli import ckpt_convert
+from prime_train.cli.control import pin
 from prime_train.cli.control.command import Timeout, Why, give_command
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
 from prime_train.cli.terminal.output import print_json, print_table, show_bytes
@@ -255,6 +256,7 @@ def _expect_many() -> None:
     gc.set_threshold(_MOST_OBJECTS)
 
 
+app.command("pin")(pin.pin)
 app.command("to-hf")(ckpt_convert.to_hf)
 app.command("consolidate")(ckpt_convert.consolidate)
 

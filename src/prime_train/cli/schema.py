@@ -70,7 +70,8 @@ def export(
             fix=f"add --prime-rl with a generation: prime-train schema export --prime-rl 2026-08 --root {root}",
         )
     else:
-        made = json_schema(run_toml.schema(), run_toml.serving_schema(), run_toml.command_schema())
+        kinds = (run_toml.serving_schema(), run_toml.command_schema(), run_toml.audio_schema())
+        made = json_schema(run_toml.schema(), *kinds)
     _write(json_text(made) + "\n", output)
 
 

@@ -211,7 +211,16 @@ def _merged_text(parts: Sequence[tuple[str, str]]) -> str:
                 why=document.fault.what if document.fault is not None and is_toml else "it is in another language",
                 fix=f"prime-train lint {document.path}",
             )
-    return "\n".join(_to_lines(prime_rl_files.merge([document.values for document in documents]), ""))
+    return to_text(prime_rl_files.merge([document.values for document in documents]), "")
+
+
+def to_text(values: Mapping[str, Any], path: str) -> str:
+    """Values as a text that `read` takes: JSON for a path with a suffix of YAML, else TOML."""
+    if path.endswith(SUFFIXES):
+        import json  # here, because most configs are TOML
+
+        return json.dumps(values, indent=1, default=str)
+    return "\n".join(_to_lines(values, ""))
 
 
 def _to_lines(table: Mapping[str, Any], header: str) -> Iterator[str]:

@@ -10,8 +10,8 @@ DRAFT = "http://json-schema.org/draft-07/schema#"
 _KEYWORDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
 
 
-def json_schema(training: Table, serving: Table, command: Table) -> dict[str, Any]:
-    """The JSON Schema of a whole file: a training, or a run.kind with fewer keys, "serve" or "command".
+def json_schema(training: Table, serving: Table, command: Table, audio: Table) -> dict[str, Any]:
+    """The JSON Schema of a whole file: a training, or a run.kind with fewer keys, "serve", "command" or "audio".
 
     All keys are listed once, for completion; `then` and `else` hold the required and allowed keys of each kind.
     """
@@ -24,7 +24,7 @@ def json_schema(training: Table, serving: Table, command: Table) -> dict[str, An
         "propertyNames": {"enum": list(training.fields)},
         "properties": {"run": {"required": run_required}},
     }
-    of_command = _of_kind("command", command, trains)
+    of_command = _of_kind("command", command, _of_kind("audio", audio, trains))
     return {"$schema": DRAFT, "title": "run.toml of prime-train", **whole, **_of_kind("serve", serving, of_command)}
 
 

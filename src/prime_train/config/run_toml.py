@@ -8,18 +8,30 @@ from functools import partial
 from typing import Any
 
 from prime_train.config.parsed_config import UNKNOWN_KEY, Fault, Reading
-from prime_train.config.schema import Array, Field, Table, table_of, walk_fields
+from prime_train.config.schema import Array, Field, OneOf, Shape, Table, table_of, walk_fields
 from prime_train.config.validate import walk_document
-from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
+from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec, Source
 from prime_train.spec.answers import hands_over_weights, launched_server
+from prime_train.spec.audio import Audio
+from prime_train.spec.clip_size import size_of
 from prime_train.spec.command import CommandSpec
 from prime_train.spec.rl import TaskSource
 from prime_train.spec.server import ARGUMENTS, Inference, Server, inference_of
-from prime_train.toml.document import Document, dotted
+from prime_train.toml.document import Document, KeyPath, dotted
 
 DIALECT = "prime-train"
 ROOT = "run"
 COMMAND = "command"
+AUDIO = "audio"
+
+# A run on clips lacks these tables, and has only these keys in some others.
+_NOT_OF_AUDIO = ("model", "tokenizer", "rl", "tasks", "inference")
+_KEYS_OF_AUDIO = {
+    "batch": ("micro_batch", "global_batch", "start_batch", "ramp_steps"),
+    "eval": ("interval_steps", "held_out_ratio"),
+    "precision": ("compute", "tf32"),
+}
+_SOURCE_OF_AUDIO = ("path", "subset", "count")
 
 # Field of `rollouts_of` -> key, in a run that learns from rewards.
 _KEYS_OF_ROLLOUTS = {
@@ -33,6 +45,7 @@ _KEYS_OF_ROLLOUTS = {
 }
 _TRAINING_KEYS = {"max_steps": "counts optimizer steps", "seed": "seeds a training"}  # keys of [run]
 _TRAINING_TABLES = (
+    "audio",
     "rl",
     "tasks",
     "model",
@@ -54,16 +67,21 @@ def schema() -> Table:
     return table_of(RunSpec)
 
 
+def text_schema() -> Table:
+    """`schema` for text, with tasks."""
+    return schema()._replace(fields={key: item for key, item in schema().fields.items() if key != AUDIO})
+
+
 def training_schema() -> Table:
     """`schema` of a run that neither learns from rewards nor has tasks: a server there needs the name of its model."""
-    fields = dict(schema().fields)
+    fields = dict(text_schema().fields)
     fields["inference"] = fields["inference"]._replace(shape=_named_server())
     return schema()._replace(fields=fields)
 
 
 def rl_schema() -> Table:
     """`schema` of a run that learns from rewards: it has tasks, and no sources of text."""
-    fields = dict(schema().fields)
+    fields = dict(text_schema().fields)
     data = table_of(Data)
     sources = data.fields["sources"]._replace(default=(), required=False)
     fields["data"] = fields["data"]._replace(
@@ -73,6 +91,25 @@ def rl_schema() -> Table:
     )
     fields["tasks"] = fields["tasks"]._replace(shape=Array(table_of(TaskSource), 1), required=True)
     return Table(fields, partial(RunSpec, data=Data(sources=())))
+
+
+def audio_schema() -> Table:
+    """The legal keys with run.kind = "audio", which trains on clips."""
+    fields = {key: item for key, item in schema().fields.items() if key not in _NOT_OF_AUDIO}
+    kind = table_of(Source).fields["kind"]._replace(shape=OneOf(("audio", "chirps")))
+    source = _narrow(table_of(Source), _SOURCE_OF_AUDIO, kind=kind)
+    sources = table_of(Data).fields["sources"]._replace(shape=Array(source, 1))
+    for name, keys in _KEYS_OF_AUDIO.items():
+        table = fields[name].shape
+        assert isinstance(table, Table)
+        fields[name] = fields[name]._replace(shape=_narrow(table, keys))
+    fields["data"] = fields["data"]._replace(shape=_narrow(table_of(Data), ("loader_workers",), sources=sources))
+    return schema()._replace(fields=fields)
+
+
+def _narrow(table: Table, keys: tuple[str, ...], **others: Field) -> Table:
+    """The table with these keys alone, and `others`."""
+    return table._replace(fields={key: table.fields[key] for key in keys} | others)
 
 
 def _named_server() -> Table:
@@ -121,20 +158,32 @@ def read_document(document: Document) -> Reading:
     """`read` for a parsed text. In a text that is not valid TOML, the valid statements are judged."""
     kind = _kind(document.values)
     serves = kind in ("serve", COMMAND)  # or supervises a command: it trains nothing that the file describes
-    of_text = schema if "tasks" in document.values else training_schema
-    root = {"serve": serving_schema, COMMAND: command_schema, "rl": rl_schema}.get(kind, of_text)()
+    of_text = text_schema if "tasks" in document.values else training_schema
+    roots = {"serve": serving_schema, COMMAND: command_schema, "rl": rl_schema, AUDIO: audio_schema}
+    root = roots.get(kind, of_text)()
     run, faults = walk_document(root, document, ROOT)
     if serves:
         faults = [_explain_training_key(fault, kind) for fault in faults]
+    else:
+        faults = [_explain_other_kind(fault, kind) for fault in faults]
+    if run is not None and kind == AUDIO:
+        run = _fill_audio(run)
     if run is not None and run.command is not None:
         run = replace(run, parallel=replace(run.parallel, processes=run.command.processes))
     server = None if run is None else launched_server(run)
     if run is not None and server is not None:
         run = replace(run, inference=_infer(run, server))
-    keys = {".".join(name): ".".join(key) for key, name, _ in walk_fields(root) if serves or key != name}
+    has_all = not serves and kind != AUDIO
+    keys = {".".join(name): ".".join(key) for key, name, _ in walk_fields(root) if not has_all or key != name}
     keys |= _keys_of_inference(document.values)
     keys |= _KEYS_OF_ROLLOUTS if kind == "rl" else {}
-    return Reading(document, DIALECT, "", ROOT, run, tuple(faults), keys, all_fields=not serves)
+    return Reading(document, DIALECT, "", ROOT, run, tuple(faults), keys, all_fields=has_all)
+
+
+def _fill_audio(run: RunSpec) -> RunSpec:
+    """The run with [audio], where a sequence has the tokens that a clip has, for rules and estimate."""
+    audio = run.audio or Audio()
+    return replace(run, audio=audio, data=replace(run.data, ctx_tokens=max(8, size_of(audio).all_tokens)))
 
 
 def _infer(run: RunSpec, server: Server) -> Inference:
@@ -166,6 +215,30 @@ def _explain_training_key(fault: Fault, kind: str) -> Fault:
     does = "trains nothing" if kind == "serve" else "leaves the training to the program of [command]"
     what = f'{name} {purpose}, and run.kind = "{kind}" {does}'
     return Fault(UNKNOWN_KEY, fault.key, what, 'take it out, or run.kind = "pretrain"', {name: None})
+
+
+def _explain_other_kind(fault: Fault, kind: str) -> Fault:
+    """Replaces the fault for a key that only another kind knows: text, or clips."""
+    if fault.code != UNKNOWN_KEY or not _is_legal(fault.key):
+        return fault
+    name = dotted(fault.key)
+    if kind == AUDIO:
+        what, fix = f'{name} is for text, and run.kind = "audio" trains on clips', 'run.kind = "pretrain"'
+    else:
+        what, fix = f'{name} is for clips, and run.kind is "{kind or "pretrain"}"', 'run.kind = "audio"'
+    return Fault(UNKNOWN_KEY, fault.key, what, f"take it out, or {fix}", {name: None})
+
+
+def _is_legal(key: KeyPath) -> bool:
+    """Whether some kind of run.toml knows a key."""
+    shape: Shape | None = schema()
+    for part in key:
+        if isinstance(shape, Array):
+            shape = shape.item
+            continue
+        item = shape.fields.get(str(part)) if isinstance(shape, Table) else None
+        shape = None if item is None else item.shape
+    return shape is not None
 
 
 def count_known_keys(values: Mapping[str, Any]) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.control.followed import Fingerprint
+from prime_train.core.outside import parse_json
 
 _VERSION = 1  # of the documents; another one is rebuilt
 _MOST_BYTES = 1 << 20  # of a document
@@ -69,7 +70,7 @@ class Index:
         with contextlib.suppress(sqlite3.Error):
             for name, fingerprint, text in self._database.execute("SELECT name, fingerprint, document FROM runs"):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    document = json.loads(text)
+                    document = parse_json(text, not_finite=True)
                     found[str(name)] = IndexedRun(str(fingerprint), document["row"], document["failures"])
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prime_train.control.timeline import shorten
+from prime_train.control.watcher import Watcher
 from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.views.run.logs import attempt_or_latest, attempts
@@ -33,3 +34,9 @@ def read_log(run_dir: RunDir, attempt: int | None, lines: int) -> dict[str, Any]
         "attempts": attempts(run_dir)[-100:],
         "lines": [shorten(line) for line in "".join(text).splitlines()[-2 * lines :]],
     }
+
+
+def read_remote_log(watcher: Watcher, name: str, attempt: int | None, lines: int) -> dict[str, Any]:
+    """The same for a run on another machine, as its agent returns it. Raises UserError."""
+    assert watcher.remote is not None, "only runs on a bus have such a name"
+    return watcher.remote.read_log(watcher.name_on_bus(name) or name, attempt, lines)

@@ -24,6 +24,7 @@ _OF_A_GPU = {
     "temperature_c": ("gpu_temperature_celsius", "Temperature of the GPU."),
 }
 _STATES = ("starting", "running", "recovering", "paused", "stopped", "finished", "failed", "died", "unreadable")
+_SILENT = ("unknown", "lost")  # a run on another machine
 
 
 def write_metrics(document: Mapping[str, Mapping[str, Any]]) -> str:
@@ -34,7 +35,7 @@ def write_metrics(document: Mapping[str, Mapping[str, Any]]) -> str:
 def _runs(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield from _describe("run_state", "1 for the state of the run, 0 for the others.")
     for name, row in rows.items():
-        for state in _STATES:
+        for state in (*_STATES, *(_SILENT if "liveness" in row else ())):
             yield f"prime_train_run_state{_labels(run=name, state=state)} {int(row['state'] == state)}"
     for key, (metric, text) in _OF_A_RUN.items():
         yield from _describe(metric, text)

@@ -1,17 +1,25 @@
-"""Hands a request of the page to the supervisor of its run, and returns the answer as JSON. Changes nothing itself."""
+"""Hands a request of the page to the supervisor of its run, and returns the answer as JSON.
+
+Only a pin is set here, because a run that has ended has no supervisor.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from prime_train.control.timeline import shorten
 from prime_train.control.watcher import Watcher
 from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.events.bounds import MOST_STEPS
 from prime_train.supervise.processes.ask import ask, create_request_id
-from prime_train.supervise.processes.requests import KINDS, REQUEST_ID, STOP_REQUESTED, request_stop
+from prime_train.supervise.processes.requests import COMMAND_REQUESTED, KINDS, REQUEST_ID, STOP_REQUESTED, request_stop
+from prime_train.views.run import pins
 
 _KEYS = {"run", "kind", "id", "body"}
+_PINS = {"pin": pins.pin, "unpin": pins.unpin}
 
 
 def hand_on(watcher: Watcher, found: Any) -> dict[str, Any]:
@@ -29,22 +37,31 @@ def hand_on(watcher: Watcher, found: Any) -> dict[str, Any]:
         raise _fault("its body is no object", "send one as docs/control.md shows")
     if not isinstance(request_id, str) or not REQUEST_ID.fullmatch(request_id):
         raise _fault("its id is not made of up to 64 letters, digits, - and _", "leave it out, or send a random one")
+    if watcher.remote is not None and (remote_name := watcher.name_on_bus(name)) is not None:
+        return watcher.remote.send(remote_name, kind, body, request_id)
     run_dir, row = watcher.run_dir(name), watcher.row(name)
     if run_dir is None or row is None:
         raise UserError(f"no run {shorten(name)!r}", str(watcher.root), "its folder is gone", "reload the page")
+    if kind == COMMAND_REQUESTED and body.get("command") in _PINS:
+        return _answer("done", request_id, _set_pin(run_dir, body), run_dir)
     if kind == STOP_REQUESTED:
         holder = request_stop(run_dir, row["attempt"], request_id)
         what = f"process {holder.identity.pid} saves a checkpoint and ends the run"
-        return {
-            "outcome": "accepted",
-            "request_id": request_id,
-            "what": what,
-            "why": "",
-            "fix": "",
-            "where": str(run_dir.path),
-        }
+        return _answer("accepted", request_id, what, run_dir)
     answer: dict[str, Any] = shorten(asdict(ask(run_dir, row["attempt"], kind, body, request_id)))
     return answer
+
+
+def _set_pin(run_dir: RunDir, body: Mapping[str, Any]) -> str:
+    step = body.get("step")
+    if type(step) is not int or not 0 < step <= MOST_STEPS:
+        raise _fault("its body names no step", "send the step of a checkpoint")
+    return _PINS[body["command"]](run_dir, step)
+
+
+def _answer(outcome: str, request_id: str, what: str, run_dir: RunDir) -> dict[str, Any]:
+    about = {"what": shorten(what), "why": "", "fix": "", "where": shorten(str(run_dir.path))}
+    return {"outcome": outcome, "request_id": request_id, **about}
 
 
 def _fault(what: str, fix: str) -> UserError:

@@ -1,4 +1,4 @@
-"""Serves the page, the documents and the stream of changes over HTTP on loopback. Reads no file of a run itself.
+"""Serves the page, the documents and the stream of changes over HTTP. Reads no file of a run itself.
 
 Every request passes `Guard`, which judges its Host and Origin headers and its token, and forbids the browser to load or
 run anything from elsewhere. A GET changes nothing; the only POST hands a request to a supervisor.
@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from prime_train.control.access import Address, Role, Tokens
-from prime_train.control.logs import EVIDENCE_LINES, LINES, read_log
+from prime_train.control.access import SESSION_S, Address, Role, Tokens
+from prime_train.control.editor import judge_change
+from prime_train.control.logs import EVIDENCE_LINES, LINES, read_log, read_remote_log
 from prime_train.control.prometheus import write_metrics
 from prime_train.control.requests import hand_on
 from prime_train.control.stream import DocumentChange
@@ -38,7 +40,7 @@ from prime_train.core.outside import MARK_BYTES, parse_json
 MOST_READERS = 32  # of the stream
 _LOGGER = logging.getLogger("uvicorn.error")  # the log of the server, on stderr
 _AT_WORK = 16  # requests that wait for a supervisor; more are refused
-_COOKIE_S = 30 * 24 * 3600
+_JUDGED = 2  # changes at a time, each by a program of its own; others wait
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
@@ -100,8 +102,9 @@ class Guard:
         request = Request(scope)
         given = request.query_params.get("t", "") if scope["path"] == "/" else ""
         if given and (role := self._tokens.find_role(given)):
-            return self._give_cookie(given)
-        role = self._tokens.find_role(bearer or request.cookies.get(self._address.cookie, ""))
+            return self._give_cookie(role)
+        cookie = request.cookies.get(self._address.cookie, "")
+        role = self._tokens.find_role(bearer) if bearer else self._tokens.find_session(cookie, time.time())
         if role is None:
             why = "only those with a token of this controller may see its runs"
             return _refuse(
@@ -113,10 +116,12 @@ class Guard:
         scope["role"] = role
         return None
 
-    def _give_cookie(self, token: str) -> Response:
+    def _give_cookie(self, role: Role) -> Response:
         """To the page without the token in its address: an address is kept in the history of a browser."""
         answer = RedirectResponse("/", status_code=303)
-        answer.set_cookie(self._address.cookie, token, _COOKIE_S, path="/", httponly=True, samesite="strict")
+        session, is_encrypted = self._tokens.create_session(role, time.time()), self._address.is_encrypted
+        name, path = self._address.cookie, "/"
+        answer.set_cookie(name, session, SESSION_S, path=path, secure=is_encrypted, httponly=True, samesite="strict")
         return answer
 
 
@@ -136,6 +141,7 @@ class Controller:
         self._page = _load_page()
         self._readers = 0
         self._at_work = CapacityLimiter(_AT_WORK)
+        self._judging = CapacityLimiter(_JUDGED)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watcher", daemon=True)
 
@@ -147,7 +153,7 @@ class Controller:
                 self._watcher.look()
             except Exception as error:  # without this thread the page would stand still and say that it is live
                 problem = f"{type(error).__name__}: {error}"
-                # Once, because a look that fails is repeated four times per second.
+                # Once, because a look that fails is repeated five times per second.
                 if problem != told:
                     _LOGGER.exception("the runs cannot be read")
                 told = problem
@@ -168,6 +174,7 @@ class Controller:
             *(Route(path, self.page, methods=["GET"]) for path in self._page),
             Route("/api/state", self.state, methods=["GET"]),
             Route("/api/run", self.run, methods=["GET"]),
+            Route("/api/preview", self.preview, methods=["GET"]),
             Route("/api/log", self.log, methods=["GET"]),
             Route("/api/stream", self.stream, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
@@ -189,16 +196,35 @@ class Controller:
             return _refuse(404, "there is no such run", "its folder is gone, or was never here", "reload the page")
         return JSONResponse(found)
 
+    async def preview(self, request: Request) -> Response:
+        """`values`: a JSON object of settings. Whether the supervisor would accept them, with what changes."""
+        name = request.query_params.get("name", "")
+        run_dir, row = self._watcher.run_dir(name), self._watcher.row(name)
+        if run_dir is None or row is None or request.scope["role"] != "owner":
+            return _refuse(
+                404, "there is no such editor", "the run is not here, or this token may only read", "reload the page"
+            )
+        values = request.query_params.get("values", "")
+        try:
+            found = await to_thread.run_sync(judge_change, run_dir, values, row["step"] or 0, limiter=self._judging)
+        except UserError as error:
+            return _refuse_by(error)
+        return JSONResponse(found)
+
     async def log(self, request: Request) -> Response:
         """`attempt`: its number, the latest without it. `lines`: few beside a failure, else many."""
-        run_dir = self._watcher.run_dir(request.query_params.get("name", ""))
+        name = request.query_params.get("name", "")
+        run_dir = self._watcher.run_dir(name)
         attempt = request.query_params.get("attempt", "")
-        if run_dir is None or not (attempt == "" or (attempt.isascii() and attempt.isdecimal() and len(attempt) < 8)):
+        if (run_dir is None and self._watcher.name_on_bus(name) is None) or not (
+            attempt == "" or (attempt.isascii() and attempt.isdecimal() and len(attempt) < 8)
+        ):
             return _refuse(404, "there is no such log", "the run or the attempt is not here", "reload the page")
         lines = EVIDENCE_LINES if request.query_params.get("lines") == "few" else LINES
         number = int(attempt) if attempt else None
+        read = partial(read_log, run_dir) if run_dir else partial(read_remote_log, self._watcher, name)
         try:
-            return JSONResponse(await to_thread.run_sync(read_log, run_dir, number, lines))
+            return JSONResponse(await to_thread.run_sync(read, number, lines))
         except (UserError, OSError) as error:
             problem = error.what if isinstance(error, UserError) else f"the log cannot be read: {error.strerror}"
             return JSONResponse({"attempt": None, "attempts": [], "lines": [], "problem": problem})

@@ -7,15 +7,13 @@ times, because an age would change at each look.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from prime_train.control.editor import read_editor, read_history
 from prime_train.control.followed import FollowedRun, RankSeen
 from prime_train.control.timeline import find_failures, find_marks, shorten
 from prime_train.core.errors import UserError
-from prime_train.core.outside import MARK_BYTES, read_json
-from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import ActiveAlarm, State
 from prime_train.views.compare.spent import usd_so_far
 from prime_train.views.run import checkpoints
@@ -26,11 +24,21 @@ from prime_train.views.text import rounded
 Document = dict[str, Any]
 _OF_STATUS = (
     *("state", "resumable", "exit_code", "reason", "step", "max_steps", "is_endless", "loss", "validation_loss"),
-    *("reward", "tokens_per_s", "unit", "phase", "last_event", "attempt", "restarts", "left_s", "not_finite"),
+    *(
+        "reward",
+        "tokens_per_s",
+        "unit",
+        "phase",
+        "last_event",
+        "attempt",
+        "restarts",
+        "left_s",
+        "not_finite",
+        "proposal",
+    ),
 )
 _ALARMS_SHOWN = 20
 _ENTRIES_SHOWN = 300
-_SETTINGS_SHOWN = 200
 
 
 def make_row(run: FollowedRun, now_s: float) -> Document:
@@ -89,7 +97,7 @@ def map_devices(runs: Iterable[FollowedRun]) -> dict[str, Document]:
     """Each machine with its devices: the GPUs that a watch samples, else one for each rank of a run without GPUs.
 
     `work`: the runs, and their ranks, whose processes the driver lists on the GPU. A run whose processes the driver
-    lists under other numbers, as in some containers, has no rank there.
+    lists under other numbers, as in some containers, has no rank there. `left_out`: the runs that go on without it.
     """
     machines: dict[str, dict[str, Document]] = {}
     for run in runs:
@@ -102,7 +110,8 @@ def map_devices(runs: Iterable[FollowedRun]) -> dict[str, Document]:
             ranks = [pids[pid] for pid in gpu["pids"] or () if pid in pids]
             cell["work"] += [_work(run, rank) for rank in ranks]
             cell["xids"] = sorted({*cell["xids"], *_xids(run.state, gpu["uuid"])})
-            cell["left_out"] = cell["left_out"] or gpu["uuid"] in run.state.left_out
+            if gpu["uuid"] in run.state.left_out:
+                cell["left_out"] = [*cell["left_out"], run.name]
         if not run.gpus:
             for rank in run.ranks.values():
                 name = f"{run.name}/{rank.rank}"
@@ -117,7 +126,7 @@ def _create_cell(sample: Mapping[str, Any]) -> Document:
         **{name: value for name, value in sample.items() if name not in ("pids", "index", "kind")},
         "work": [],
         "xids": [],
-        "left_out": False,
+        "left_out": [],
     }
 
 
@@ -161,8 +170,8 @@ def make_detail(run: FollowedRun, now_s: float) -> Document:
         "marks": find_marks(entries),
         "failures": find_failures(entries),
         "entries": entries[-_ENTRIES_SHOWN:],
-        "settings": read_settings(run.run_dir),
-        "values": _live_values(run),
+        "settings": read_history(run.run_dir),
+        "editor": read_editor(run.run_dir),
         "checkpoints": _list_checkpoints(run, now_s),
     }
 
@@ -187,39 +196,6 @@ def _list_replicas(run: FollowedRun) -> list[Document]:
         }
         for rank in sorted(run.ranks.values(), key=lambda one: one.rank)
     ]
-
-
-def read_settings(run_dir: RunDir) -> list[Document]:
-    """The versions of live settings, oldest first: version, values, before, by, why. Damaged files are left out."""
-    found = []
-    with contextlib.suppress(OSError):
-        for path in sorted((run_dir.path / "settings").glob("[0-9]*.json"))[-_SETTINGS_SHOWN:]:
-            with contextlib.suppress(OSError, ValueError):
-                document = read_json(path, MARK_BYTES, run_dir.path)
-                if isinstance(document, dict) and type(document.get("version")) is int:
-                    found.append(shorten(document))
-    return found
-
-
-# Keys that a page offers to change. Which may change, and within which bounds, the supervisor decides.
-_OFFERED = (
-    *("optim.lr", "optim.muon_lr", "optim.weight_decay", "optim.clip_norm"),
-    *("run.max_steps", "eval.interval_steps", "checkpoint.interval_steps"),
-)
-
-
-def _live_values(run: FollowedRun) -> Document:
-    """The value of each offered key that the config has, with later settings over it."""
-    values: Document = {}
-    for key in _OFFERED:
-        table, _, name = key.partition(".")
-        found = run.config.get(table)
-        if isinstance(found, dict) and isinstance(found.get(name), int | float | str):
-            values[key] = shorten(found[name])
-    for settings in read_settings(run.run_dir):
-        changed = settings.get("values")
-        values |= changed if isinstance(changed, dict) else {}
-    return values
 
 
 def _list_checkpoints(run: FollowedRun, now_s: float) -> Document:

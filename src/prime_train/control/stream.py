@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 Document = dict[str, dict[str, Any]]
-_KEPT = 256  # changes: at four per second a reader may be away for a minute
+_KEPT = 256  # changes: at five per second a reader may be away for a minute
 
 
 class DocumentChange(NamedTuple):

@@ -17,8 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from prime_train.control.fleet_rows import find_twins, join_machines
 from prime_train.control.followed import FollowedRun, fingerprint
 from prime_train.control.index import Index, IndexedRun
+from prime_train.control.remote import RemoteRuns
 from prime_train.control.state import make_detail, make_row, map_devices
 from prime_train.control.stream import Stream
 from prime_train.control.timeline import find_failures, shorten
@@ -26,7 +28,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views.run.runs import RUNS, is_run
 
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S = 0.2
 MOST_RUNS = 10_000  # of a folder
 _LIST_EVERY_S = 1.0
 _READING_S = 0.1  # CPU time in one look, for runs that were not read yet
@@ -40,8 +42,16 @@ _OPEN_KEPT = 8  # ended runs whose details were asked for
 class Watcher:
     """The runs of one folder. `look` and `detail` may be called from several threads."""
 
-    def __init__(self, folder: Path, index: Index | None = None, clock: Callable[[], float] = time.time) -> None:
-        """`folder`: that in which `prime-train run` is called."""
+    def __init__(
+        self,
+        folder: Path,
+        index: Index | None = None,
+        clock: Callable[[], float] = time.time,
+        remote: RemoteRuns | None = None,
+    ) -> None:
+        """`folder`: that in which `prime-train run` is called. `remote`: runs on other machines."""
+        self.remote = remote
+        self._twins: dict[str, str] = {}  # runs in the folder that the bus has too, with their names there
         self.stream = Stream()
         self._root = folder / RUNS
         self._index = index
@@ -94,17 +104,27 @@ class Watcher:
             self._publish()
 
     def _publish(self) -> bool:
+        runs, machines, failures = dict(self._rows), self._join_machines(), dict(self._failures)
+        remark = self._describe_trouble()
+        if self.remote is not None:
+            found = self.remote.view()
+            self._twins = find_twins(self._rows, self.remote.documents())
+            others = [name for name in found.rows if name not in self._twins.values()]
+            runs |= {name: found.rows[name] for name in others}
+            machines = join_machines([machines, *(found.machines[name] for name in others)])
+            failures |= {name: found.failures[name] for name in others if name in found.failures}
+            remark = "; ".join(filter(None, (remark, found.remark)))
         return self.stream.publish(
             {
-                "runs": dict(self._rows),
-                "machines": self._join_machines(),
-                "failures": dict(self._failures),
+                "runs": runs,
+                "machines": machines,
+                "failures": failures,
                 "controller": {
                     "folder": shorten(str(self._root)),
                     # Before the first look it is not known which runs there are.
                     "is_complete": not self._unread and self._listed_s > -math.inf,
                     "unread": len(self._unread),
-                    "remark": self._describe_trouble(),
+                    "remark": remark,
                 },
             }
         )
@@ -132,6 +152,8 @@ class Watcher:
 
     def detail(self, name: str) -> dict[str, Any] | None:
         """Everything of one run; None if there is none with this name."""
+        if self.remote is not None and (found := self.remote.detail(name)) is not None:
+            return found
         with self._lock:
             run = self._open_run(name)
             return None if run is None else make_detail(run, self._clock())
@@ -141,6 +163,14 @@ class Watcher:
         with self._lock:
             is_known = name in self._rows
         return RunDir(self._root / name) if is_known else None
+
+    def name_on_bus(self, name: str) -> str | None:
+        """The name on the bus where only its agent reaches a run; None for one with a supervisor on this machine."""
+        with self._lock:
+            twin, row = self._twins.get(name), self._rows.get(name)
+        if row is None:
+            return name if self.remote is not None and "/" in name else None
+        return twin if row["host"] not in (None, os.uname().nodename) else None
 
     def row(self, name: str) -> dict[str, Any] | None:
         with self._lock:

@@ -53,7 +53,13 @@ def read_plan(folder: Path, version: int) -> ChangePlan:
 
 
 def is_dropped(folder: Path, version: int) -> bool:
-    return os.path.lexists(plan_path(folder, version).with_suffix(".dropped"))
+    """Whether the run went back to a step before it. Raises OSError where that is not known."""
+    # `lexists` takes each error for a missing file, and one rank alone would apply the values.
+    try:
+        os.lstat(plan_path(folder, version).with_suffix(".dropped"))
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def drop_plan(folder: Path, version: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -115,6 +116,15 @@ def make_folder(path: Path) -> None:
     path.mkdir(exist_ok=True)  # raises if it is no folder
 
 
+def make_own_folder(path: Path) -> None:
+    """As `make_folder`; raises PermissionError for a link, and for a folder whose owner could replace what is in it."""
+    make_folder(path)
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
+        kind = "it is a link" if stat.S_ISLNK(found.st_mode) else f"it belongs to the user with the id {found.st_uid}"
+        raise PermissionError(errno.EPERM, kind, str(path))
+
+
 def set_stranger_aside(path: Path) -> Path:
     """Give a link or a file another name, because its own is needed. Returns the new path; its content stays."""
     names = (path.with_name(f"{path.name}.set_aside{suffix}") for suffix in ("", *(f".{n}" for n in range(2, 10**6))))
@@ -159,6 +169,23 @@ def write_all(descriptor: int, content: bytes) -> None:
     except OSError as error:
         name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
         raise OSError(error.errno, os.strerror(error.errno or 0), name) from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, whole or not at all, so that the next one is not joined to a half. Raises OSError.
+
+    For a file with one writer.
+    """
+    descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        try:
+            write_all(descriptor, f"{line}\n".encode())
+        except OSError:
+            os.ftruncate(descriptor, size_bytes)
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, modified_ns: int | None = None) -> None:

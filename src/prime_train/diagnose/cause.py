@@ -182,7 +182,15 @@ def _ended_its_process(incident: Incident, incidents: Sequence[Incident]) -> boo
     # A launcher repeats the failure of its child, and the other ranks lose their connection to it. Neither hides what
     # ended the process, because no step follows.
     later = [item for item in incidents if item.scan is scan and item.hit.at > hit.at and item.has_frames]
-    return all(item.is_summary or item.rank == 1 or _is_same_failure(item, incident) for item in later)
+    return all(item.is_summary or _is_of_another(item, hit) or _is_same_failure(item, incident) for item in later)
+
+
+def _is_of_another(incident: Incident, ended: Hit) -> bool:
+    """Whether another rank lost its connection. A process ends by one traceback: before its own stands only text."""
+    stream, known = incident.hit.stream, incident.hit.signature
+    # Only ranks have peers in a collective, while any process may be refused a connection.
+    is_peer = known is not None and known.cascade and known.cause_class == "network" and known.family != "network"
+    return is_peer or (incident.rank == 1 and bool(stream) and stream != ended.stream)
 
 
 def _is_same_failure(one: Incident, other: Incident) -> bool:

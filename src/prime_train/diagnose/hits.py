@@ -36,6 +36,7 @@ class Hit(NamedTuple):
     attempt: int = 1  # of several in one file
     calm_before: int = 0  # lines at info level before it, counted as far as a hit needs them
     by_level: bool = False  # only the level of its line calls it an error
+    stream: str = ""  # the writer of the line, such as "rank3"; empty where the log does not name it
     is_logged: bool = False  # a logger wrote the traceback, so its process caught it
 
     @property

@@ -338,6 +338,7 @@ class Scanner:
             written=self._written,
             attempt=self._after.attempt,
             calm_before=self._after.calm,
+            stream=line.stream,
             is_logged=bool(line.level) if builder is None else builder.is_logged,
         )
 

@@ -22,6 +22,10 @@ from prime_train.spec import RunSpec
 from prime_train.spec.answers import train_gpus
 
 # Source: github.com/pytorch/ao, issue 685 (MLPs of four widths on an L20, August 2024).
+_OF_CLIPS = (
+    "a clip counts as {tokens} tokens, and the encoder as a decoder: no measured run was an encoder, and what the "
+    "objective, the evaluations and reading clips take is not known"
+)
 _FP8_MEMORY = {
     True: "memory is that of bf16: with precision.fp8, compiled MLPs were measured to take up to 1.1 times as much",
     False: "memory is that of bf16: with precision.fp8, MLPs were measured to take 1.5 to 1.9 times as much, "
@@ -95,6 +99,8 @@ def _uncertainties(run: RunSpec, memory: RunMemory, hardware: Hardware, shape: M
             yield f"{'; '.join(role.memory.unlike)}: the bound is at least {LEAST_UNLIKE:g} times the estimate"
     if train_gpus(run) is None:
         yield f"{memory.gpus.train} GPUs train, all available ones: the config does not set their number"
+    if run.audio is not None:
+        yield _OF_CLIPS.format(tokens=run.data.ctx_tokens)
     if run.precision.fp8 != "none":
         yield _FP8_MEMORY[run.model.compile]
     if hardware.assumed:

@@ -127,9 +127,11 @@ class CommandAccepted:
 
     kind: ClassVar[str] = "command_accepted"
     request_id: str
-    command: str  # "pause", "resume", "checkpoint", "go_back", "drain", "test", "return"
+    command: str  # "pause", "resume", "checkpoint", "go_back", "drain", "test", "return", "accept"
     by: str  # USER@HOST
-    step: int = 0  # "go_back": to the checkpoint of this step. "checkpoint": one after this step is the answer
+    # "go_back": to the checkpoint of this step. "checkpoint": one after this step is the answer. "accept": the proposal
+    # with this number.
+    step: int = 0
     why: str = ""
     gpus: tuple[str, ...] = ()  # UUIDs; "cpu" is the stand-in of a machine without GPUs
 

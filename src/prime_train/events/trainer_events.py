@@ -50,6 +50,7 @@ class Progress:
     reward: float | None = None  # mean over the rollouts of the step; None if the run has no rewards
     unit: str = "tokens"  # of what the loss counts, and so of tokens_per_s and tokens_seen
     total: int | None = None  # the last step, where only the trainer itself knows it
+    grad_norm: float | None = None  # before clipping
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,18 @@ class RolloutsFailed:
     asked: int
     reason: str  # the first error, one line
     traceback: str = ""  # of the first failure of the attempt, else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClipsBroken:
+    """Clips could not be decoded since the attempt began; others took their places."""
+
+    kind: ClassVar[str] = "clips_broken"
+    attempt: int
+    step: int
+    broken: int
+    read: int  # clips, on all ranks
+    named: tuple[str, ...]  # a few that this rank read: "train.arrow row 17: its audio is null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +243,7 @@ TrainerEvent = (
     | Measured
     | TasksEvaluated
     | RolloutsFailed
+    | ClipsBroken
     | Sampled
     | CheckpointStarted
     | CheckpointSaved

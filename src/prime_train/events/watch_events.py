@@ -213,8 +213,24 @@ class BatchShrunk:
     micro_batch: int
 
 
+@dataclass(frozen=True, slots=True)
+class InstabilityFound:
+    """The loss or the gradient norm left its range. The supervisor proposes a change, or makes it itself."""
+
+    kind: ClassVar[str] = "instability_found"
+    attempt: int
+    number: int  # from 1
+    step: int  # the first one beyond the range
+    what: str
+    values: tuple[str, ...]  # "optim.lr = 0.0001"; empty where no change is known to help
+    go_back_to: int  # a checkpoint's step; 0 = the run goes on where it is
+    auto: bool
+    why: str = ""  # the change is only proposed, or there is none
+
+
 WatchEvent = (
-    ServiceReady
+    InstabilityFound
+    | ServiceReady
     | AlarmRaised
     | AlarmCleared
     | AlertSent

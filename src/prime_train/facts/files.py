@@ -119,7 +119,7 @@ def source_files(sources: Iterable[Source], search: FileSearch) -> tuple[SourceF
             kind = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
             files = find_data_files(source.path, suffixes, search)
             found.append(_count_files(number, source.path, files, kind))
-        elif source.path and source.kind == "hf-dataset" and is_local(source.path):
+        elif source.path and source.kind in ("hf-dataset", "audio") and is_local(source.path):
             found.append(_count_files(number, source.path, find_data_files(source.path, None, search), "any"))
     return tuple(found)
 

@@ -58,8 +58,9 @@ def _fault_of(part: RequiredPackage, found: dict[str, Interpreter | NotKnown]) -
     return next((missing.fault for missing in answer.faults if missing.module in part.modules), "")
 
 
-# Import names of the `train` extra in pyproject.toml.
-TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "pyarrow", "datasets", "transformers", "matplotlib")
+# Import names of the `train` extra in pyproject.toml, and of `audio`.
+TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "pyarrow", "datasets", "transformers", "matplotlib",
+         "soundfile", "soxr", "scipy")  # fmt: skip
 
 
 def find_packages() -> Packages:

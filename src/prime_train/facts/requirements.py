@@ -162,7 +162,7 @@ def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
     if parts.finetune is not None:
         named += [("dataset", parts.finetune.data_name, "finetune.data_name")]
     for number, source in enumerate(run.data.sources):
-        if source.kind == "hf-dataset":
+        if source.kind in ("hf-dataset", "audio"):
             named += [("dataset", source.path, f"data.sources.{number}.path")]
     for number, asked in enumerate(run.eval.sets):
         for place, source in enumerate(asked.sources):

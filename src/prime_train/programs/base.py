@@ -119,7 +119,7 @@ class RunTomlProgram(BaseProgram, ABC):
             raise UserError(
                 what=f'run.program = "{self.name}", and the file describes no training by it',
                 where=config.path,
-                why="this program trains a run.toml with run.kind pretrain, sft or rl",
+                why="this program trains a run.toml with run.kind pretrain, sft, rl or audio",
                 fix="take run.program out",
             )
 

@@ -12,6 +12,7 @@ from prime_train.spec.rl import TaskSource
 from prime_train.supervise.launch.run_directory import ChangedValue
 
 _DATA_ORDER = "it decides the text of each step"
+_CLIPS = "it decides the spectrograms of each step"
 _TASK_ORDER = "it decides the tasks of each step"
 _WEIGHTS = "it decides the shape of the weights in the checkpoints"
 _FIXED: tuple[tuple[str, str], ...] = (
@@ -27,6 +28,9 @@ _FIXED: tuple[tuple[str, str], ...] = (
     ("data.sampling_unit", _DATA_ORDER),
     ("data.document_start", "the weights were trained on documents that begin with it"),
     *((f"tokenizer.{name}", "the weights were trained on its tokens") for name in ("path", "vocab_size")),
+    *((f"audio.{name}", _WEIGHTS) for name in ("objective", "classes", "encoder", "masked_autoencoder", "lejepa")),
+    *((f"audio.{name}", _CLIPS) for name in ("audio_field", "label_field", "multi_label", "block_shuffle")),
+    *((f"audio.{name}", _CLIPS) for name in ("clip_s", "sample_rate", "frames", "mels", "mean", "std")),
     ("batch.global_batch", f"{_DATA_ORDER}; a config without the key takes it from `batch.micro_batch`"),
     *((f"batch.{name}", _DATA_ORDER) for name in ("start_batch", "ramp_steps")),
     ("tasks", _TASK_ORDER),

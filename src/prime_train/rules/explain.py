@@ -9,7 +9,7 @@
     Good:
         a TOML overlay that is clean under every rule
     Bad (prime-rl 2026-08):
-        the same on another of the BASES; `rl`, `sft` and `command` are those of a run.toml, `recipe` has a [recipe]
+        the same on another of the BASES; `rl`, `sft`, `audio`, `command`: those of a run.toml, `recipe` has a [recipe]
 
     Bad (script):
         a whole Python script

@@ -21,6 +21,7 @@ two agree. The annotations stay texts until they are needed, because to evaluate
 
 # ruff: noqa: F403 - every table of a subject is exported
 
+from prime_train.spec.audio import *
 from prime_train.spec.data import *
 from prime_train.spec.model import *
 from prime_train.spec.rl import Rl as Rl

@@ -13,18 +13,24 @@ class Source:
     """One source of text."""
 
     kind: Annotated[
-        Literal["python-stdlib", "files", "hf-dataset", "tokens", "demonstrations"],
+        Literal["python-stdlib", "files", "hf-dataset", "tokens", "demonstrations", "audio", "chirps"],
         Doc(
             "`python-stdlib`: the source of the running interpreter's standard library; `files`: local .txt, "
             ".jsonl or .parquet; `hf-dataset`: a Hugging Face dataset by name or local folder; `tokens`: local .bin "
             "of llm.c or .npy, written by the tokenizer of tokenizer.path, with its end-of-text token between "
-            'documents; `demonstrations`: solved tasks of [[tasks]], with run.kind = "sft".'
+            'documents; `demonstrations`: solved tasks of [[tasks]], with run.kind = "sft". With run.kind = "audio": '
+            "`audio`: compressed clips, in local Arrow or Parquet files, a folder, or a Hugging Face dataset; "
+            "`chirps`: short clips in twelve classes, which the run makes itself."
         ),
     ]
     path: Annotated[
-        str | None, Doc("`files`, `tokens`: a file, a folder or a glob. `hf-dataset`: the name or a folder.")
+        str | None,
+        Doc(
+            "`files`, `tokens`: a file, a folder or a glob. `hf-dataset`: the name or a folder. `audio`: a file, a "
+            "folder or a dataset by name."
+        ),
     ] = None
-    subset: Annotated[str | None, Doc("`hf-dataset`: the configuration of the dataset.")] = None
+    subset: Annotated[str | None, Doc("`hf-dataset`, `audio`: the configuration of the dataset.")] = None
     split: Annotated[str, Doc("`hf-dataset`: the split to train on.")] = "train"
     text_field: Annotated[str, Doc("Column or key with the text of a document.")] = "text"
     messages_field: Annotated[
@@ -34,7 +40,7 @@ class Source:
             "and `completion`."
         ),
     ] = "messages"
-    count: Annotated[Positive, Doc("`demonstrations`: number of solved tasks.")] = 4096
+    count: Annotated[Positive, Doc("`demonstrations`: number of solved tasks; `chirps`: clips to make.")] = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-TRAINED = ("pretrain", "sft", "rl")
+TRAINED = ("pretrain", "sft", "rl", "audio")
 ON_TEXT = ("pretrain", "sft")
 
 
@@ -29,9 +29,21 @@ LIVE_KEYS = (
     LiveKey("run.max_steps", "the run ends after it, and the schedule is that of a run of this length"),
     LiveKey("batch.micro_batch", "a step has the same sequences in other parts"),
     LiveKey("data.sampling_probs", "the next buffer of documents is drawn by them", ON_TEXT),
-    LiveKey("data.loader_workers", "other workers prepare the next buffer of documents", ON_TEXT),
+    LiveKey("data.loader_workers", "other workers prepare what comes next", (*ON_TEXT, "audio")),
+    LiveKey("rl.temperature", "the rollouts that start after it have this temperature", ("rl",)),
     LiveKey("rl.kl_coef", "the loss has this weight of the divergence", ("rl",)),
+    LiveKey("prime_train.heartbeat.startup_limit_s", "at once: a longer silence is a hang"),
+    LiveKey("prime_train.heartbeat.step_limit_s", "at once: a longer silence is a hang"),
+    LiveKey("prime_train.heartbeat.slow_phase_limit_s", "at once: a longer silence is a hang"),
+    LiveKey("prime_train.cleanup.max_disk_gb", "at once: space is freed above it"),
+    LiveKey("prime_train.cleanup.max_used_ratio", "at once: space is freed above it"),
+    LiveKey("prime_train.instability.policy", "at once: for the next instability"),
+    LiveKey("prime_train.instability.action", "at once: for the next instability"),
+    LiveKey("prime_train.instability.factor", "at once: for the next instability"),
+    LiveKey("prime_train.instability.limit", "at once: for the next instability"),
+    LiveKey("prime_train.instability.cool_down_steps", "at once: for the next instability"),
 )
+OF_SUPERVISOR = "prime_train."  # how a key begins that the supervisor takes at once, without the ranks
 
 
 class FixedKey(NamedTuple):
@@ -48,6 +60,7 @@ FIXED_KEYS = (
     FixedKey("run.kind", "the checkpoints belong to a run of this kind", in_another_run=True),
     FixedKey("run.seed", "it decides the text of each step", in_another_run=True),
     FixedKey("run.program", "the program of the run is started already"),
+    FixedKey("audio", "it decides the clips of each step and the shape of the weights", in_another_run=True),
     FixedKey("model", "the weights in memory have this shape", in_another_run=True),
     FixedKey("model.compile", "the compiled blocks are in memory"),
     FixedKey("model.recompute", "the blocks in memory were built with it"),
@@ -65,7 +78,6 @@ FIXED_KEYS = (
     FixedKey("precision", "the kernels are chosen at the start"),
     FixedKey("profile", "the traces are planned at the start"),
     FixedKey("rl", "the rollouts in progress were started with it"),
-    FixedKey("rl.temperature", "the rollouts in progress have probabilities at the temperature of their start"),
     FixedKey("tasks", "the environments are started", in_another_run=True),
     FixedKey("inference", "the server is started with it"),
     FixedKey("prime_train", "the supervisor reads it when it starts"),

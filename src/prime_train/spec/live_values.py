@@ -5,18 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from prime_train.core.plans import ChangePlan
 from prime_train.spec.answers import global_batch
+from prime_train.spec.live_keys import TRAINED
 from prime_train.spec.run_spec import RunSpec, from_json, to_json
 
 
 def read_value(run: RunSpec, key: str) -> Any:
     """The value of `key`, "table.field"; a list for an array. Raises AttributeError for a key that the run lacks."""
-    table, _, name = key.partition(".")
-    value = getattr(getattr(run, table), name)
+    value: Any = reduce(getattr, key.split("."), run)
     return list(value) if isinstance(value, tuple) else value
+
+
+RATE_NAMES = ("lr", "learning_rate")  # by which a script declares its learning rate in [[command.settings]]
+
+
+def read_rates(config: RunSpec) -> dict[str, float]:
+    """The learning rates that change live, by key, as in the config; empty where none does."""
+    if config.command is not None:
+        declared = ((each.name, each.value) for each in config.command.settings if each.name in RATE_NAMES)
+        return {name: value for name, value in declared if value is not None}
+    if config.format != "run.toml" or config.run.kind not in TRAINED or config.parallel.machines > 1:
+        return {}
+    found = {"optim.lr": config.optim.lr, "optim.muon_lr": config.optim.muon_lr}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def pin_global_batch(run: RunSpec) -> RunSpec:
@@ -31,15 +46,18 @@ def with_values(run: RunSpec, values: Mapping[str, Any]) -> RunSpec:
     if "batch.micro_batch" in values:
         run = pin_global_batch(run)
     for key, value in values.items():
-        table, _, name = key.partition(".")
         read_value(run, key)  # `replace` raises TypeError for a name that the table lacks
-        one = tuple(value) if isinstance(value, list) else value
-        run = replace(run, **{table: replace(getattr(run, table), **{name: one})})
+        run = _put(run, key.split("."), tuple(value) if isinstance(value, list) else value)
     return from_json(to_json(run))
 
 
-def overlay(config: RunSpec, plans: Iterable[ChangePlan]) -> RunSpec:
-    """The run with the values of the plans, the later ones over the earlier ones.
+def _put(part: Any, path: list[str], value: Any) -> Any:
+    name, *rest = path
+    return replace(part, **{name: _put(getattr(part, name), rest, value) if rest else value})
+
+
+def find_in_force(config: RunSpec, plans: Iterable[ChangePlan]) -> dict[str, Any]:
+    """The values of the plans, the later ones over the earlier ones.
 
     A key that the config has changed since a plan was made counts as in the config: its author saw the plan.
     """
@@ -47,6 +65,12 @@ def overlay(config: RunSpec, plans: Iterable[ChangePlan]) -> RunSpec:
     for plan in plans:
         kept = {key: value for key, value in plan.values.items() if plan.config.get(key) == read_value(config, key)}
         values |= kept
+    return values
+
+
+def overlay(config: RunSpec, plans: Iterable[ChangePlan]) -> RunSpec:
+    """The run with the values of the plans that are in force."""
+    values = find_in_force(config, plans)
     return with_values(config, values) if values else config
 
 

@@ -22,9 +22,10 @@ class Run:
 
     name: Annotated[str, Doc("Name of the run and its directory. A start with the same name continues the run.")]
     kind: Annotated[
-        Literal["pretrain", "sft", "rl", "serve", "command"],
+        Literal["pretrain", "sft", "rl", "audio", "serve", "command"],
         Doc(
-            "`pretrain` trains on text, `sft` on the assistant's part of chats, `rl` on rewards (GRPO). `serve` only "
+            "`pretrain` trains on text, `sft` on the assistant's part of chats, `rl` on rewards (GRPO). `audio` trains "
+            "an encoder on compressed clips, see [docs/audio.md](audio.md). `serve` only "
             "serves a model with vLLM: the config has [run] without max_steps, [inference] and [prime_train]. "
             "`command` supervises a trainer of your own: the config has [run], [command] and [prime_train]."
         ),
@@ -155,7 +156,10 @@ class Checkpoint:
     async_save: Annotated[bool, Key("async"), Doc("Write in the background, at most one save at a time.")] = True
     final: Annotated[
         Literal["resumable", "hf"],
-        Doc("The result at the end: a checkpoint to resume from, or a Hugging Face folder in addition."),
+        Doc(
+            "The result at the end: a checkpoint to resume from, or a Hugging Face folder in addition. A run on audio "
+            "has its encoder in that folder."
+        ),
     ] = "resumable"
     export_dtype: Annotated[
         Literal["fp32", "bf16"], Doc("Type of the weights in that folder, and in those of `ckpt to-hf`.")

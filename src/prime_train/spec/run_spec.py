@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from prime_train.core.outside import parse_json
 from prime_train.spec.annotations import Doc, Elsewhere, Key
+from prime_train.spec.audio import Audio
 from prime_train.spec.command import CommandSpec
 from prime_train.spec.data import *
 from prime_train.spec.model import *
@@ -72,6 +73,7 @@ class RunSpec:
 
     run: Run
     model: Model = Model()
+    audio: Annotated[Audio | None, Doc("Clips, encoder and objective of a run with run.kind = audio.")] = None
     data: Data
     tokenizer: Tokenizer = Tokenizer()
     batch: Batch = Batch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from prime_train.spec.annotations import Doc, Elsewhere, Ge, Gt, Le, Positive
+from prime_train.spec.annotations import Doc, Elsewhere, Ge, Gt, Le, Lt, Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,23 @@ class Recovery:
             "Out of memory: end the run, or halve the micro-batch with the same global batch (sums round differently)."
         ),
     ] = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instability:
+    """The answer to a loss or a gradient norm that leaves its range, or that is no number."""
+
+    policy: Annotated[
+        Literal["off", "propose", "auto"],
+        Doc("`propose`: the change waits for `prime-train set RUN --accept`; `auto`: the supervisor makes it."),
+    ] = "propose"
+    action: Annotated[
+        Literal["lower_rate", "roll_back"],
+        Doc("`roll_back`: to the newest checkpoint before it, with the lower rate. A loss of nan always does that."),
+    ] = "lower_rate"
+    factor: Annotated[float, Gt(0), Lt(1), Doc("The learning rate is multiplied by it.")] = 0.5
+    limit: Annotated[Positive, Doc("Most changes that `auto` makes in a run; later ones are proposed.")] = 3
+    cool_down_steps: Annotated[Positive, Doc("Steps after an answer in which none follows.")] = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +182,7 @@ class PrimeTrain:
     heartbeat: Annotated[Heartbeat, Doc("Limits of silence.")] = Heartbeat()
     watch: Annotated[Watches, Doc("Responses to problems that a watch finds.")] = Watches()
     recovery: Annotated[Recovery, Doc("Settings that may change so that the run can continue.")] = Recovery()
+    instability: Annotated[Instability, Doc("The answer to a training that becomes unstable.")] = Instability()
     cleanup: Annotated[Cleanup, Doc("Deletion of files during the run.")] = Cleanup()
     alerts: Annotated[Alerts, Doc("Messages about alarms, restarts and ends.")] = Alerts()
     backup: Annotated[Backup, Doc("Copies of checkpoints.")] = Backup()

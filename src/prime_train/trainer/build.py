@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -106,7 +108,7 @@ def fill_shards(model: nn.Module, run: RunSpec, device: Device, *, resumes: bool
     if not any(weight.is_meta for weight in model.parameters()):
         return
     model.to_empty(device=device.torch)
-    decoder = parallel.unwrap(model)
+    decoder = parallel.unwrap_decoder(model)
     has_frozen = run.model.lora is not None
     if (has_frozen or not resumes) and not _load_start(decoder, run):
         initialise(decoder, run.run.seed)
@@ -149,14 +151,29 @@ def join(attempt: Attempt) -> tuple[Device, parallel.World]:
 def set_up_training(
     attempt: Attempt, config: ModelConfig, device: Device, world: parallel.World
 ) -> tuple[Training, TrainPosition]:
-    """The wrapped model and its optimizer, as new or from the checkpoint of the attempt, and the position reached."""
+    """`spread_training` for a decoder."""
+    run, resumes = attempt.run, attempt.resume_step > 0
+    build = partial(build_model, run, config, device, resumes=resumes)
+    return spread_training(attempt, build, device, world, partial(fill_shards, run=run, device=device, resumes=resumes))
+
+
+def spread_training(
+    attempt: Attempt,
+    build: Callable[[], nn.Module],
+    device: Device,
+    world: parallel.World,
+    fill: Callable[[nn.Module], None] = lambda _model: None,
+) -> tuple[Training, TrainPosition]:
+    """The wrapped model and its optimizer, new or from the attempt's checkpoint, and the position reached.
+
+    `fill` gives values to shards that were built on the meta device.
+    """
     run = attempt.run
     for remade in cache.take_remade():
         attempt.emit(Phase(attempt.number, "data", remade))
     attempt.emit(Phase(attempt.number, "setup", "model"))
-    fresh = build_model(run, config, device, resumes=attempt.resume_step > 0)
-    model = parallel.spread(fresh, world, run.parallel, device)
-    fill_shards(model, run, device, resumes=attempt.resume_step > 0)
+    model = parallel.spread(build(), world, run.parallel, device)
+    fill(model)
     optimizer = build_optimizer(model, run.optim)
     reached = TrainPosition()
     if attempt.resume_step:
@@ -174,11 +191,11 @@ def set_up_training(
     return Training(model, optimizer, world, device, clip_norm, spans, spikes, reduce, routers), reached
 
 
-def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
-    """Write the TrainerStarted event of this rank."""
+def announce(attempt: Attempt, training: Training, classes: int) -> None:
+    """Write this rank's TrainerStarted event. `classes`: how many the model predicts, as tokens are."""
     precision: str = training.device.compute
     if attempt.run.precision.fp8 != "none":
-        precision += f", {block_changes.describe_layers(parallel.unwrap(training.model))}"
+        precision += f", {block_changes.describe_layers(parallel.unwrap_decoder(training.model))}"
     started = TrainerStarted(
         attempt=attempt.number,
         pid=os.getpid(),
@@ -187,24 +204,28 @@ def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
         device=training.device.name,
         precision=precision,
         params=sum(weight.numel() for weight in training.model.parameters()),
-        vocab_size=config.vocab_size,
+        vocab_size=classes,
         resume_step=attempt.resume_step,
     )
     attempt.events.append(started)
     attempt.emit(Phase(attempt.number, "train"))
 
 
+def gather_state(model: nn.Module) -> dict[str, Any]:
+    """Every weight as a whole. Every process calls it; with shards only rank 0 gets them."""
+    if not parallel.is_sharded(model):
+        return parallel.unwrap(model).state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+
+
 def gather_weights(model: nn.Module) -> dict[str, Any]:
     """Every weight by its name in the Decoder, with adapters merged. Every process calls it; rank 0 gets them."""
-    if not parallel.is_sharded(model):
-        weights: dict[str, Any] = parallel.unwrap(model).state_dict()
-    else:
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-        weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    weights = gather_state(model)
     scale = lora.find_scale(model)
     weights = weights if scale is None else lora.merge_adapters(weights, scale)
-    used = parallel.unwrap(model).config.vocab_size
+    used = parallel.unwrap_decoder(model).config.vocab_size
     # Rows of no token stay here: an engine and an export have a row for each token alone.
     padded = [name for name in VOCAB_ROWS if name in weights and len(weights[name]) > used]
     return weights | {name: weights[name][:used] for name in padded}
@@ -256,23 +277,35 @@ def check_tokenizer(attempt: Attempt, tokenizer: LoadedTokenizer) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """What a loop trains with, set up once. `reached`: the position before its first step."""
+class TextModel:
+    """What a run on tokens knows about its model."""
 
-    training: Training
     config: ModelConfig
     tokenizer: LoadedTokenizer
+
+
+Known = TypeVar("Known", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Generic[Known]):
+    """What a loop trains with, set up once. `known`: more about the model, by the kind."""
+
+    training: Training
+    known: Known
+    classes: int  # that the model predicts
     checkpointer: Checkpointer
-    reached: TrainPosition
-    flops_per_token: float
+    reached: TrainPosition  # before the first step
+    flops_per_token: float  # or per clip: per unit that the loss counts
 
 
-def get_ready(attempt: Attempt, tokenizer: LoadedTokenizer, device: Device, world: parallel.World) -> Ready:
-    """The model and its optimizer, as new or from the checkpoint of the attempt. Raises UserError."""
+def get_ready(tokenizer: LoadedTokenizer, attempt: Attempt, device: Device, world: parallel.World) -> Ready[TextModel]:
+    """A decoder and its optimizer, new or from the attempt's checkpoint. Raises UserError."""
     # Before the model is built, so that a run with another tokenizer ends without loading weights.
     keep_tokenizer(attempt, tokenizer)
     check_tokenizer(attempt, tokenizer)
     config = load_config(attempt.run, tokenizer)
     training, reached = set_up_training(attempt, config, device, world)
     flops = flops_per_token(config, attempt.run.data.ctx_tokens)
-    return Ready(training, config, tokenizer, Checkpointer(attempt, world, device.torch), reached, flops)
+    checkpointer = Checkpointer(attempt, world, device.torch)
+    return Ready(training, TextModel(config, tokenizer), config.vocab_size, checkpointer, reached, flops)

@@ -51,6 +51,7 @@ class LiveSettings:
     _planned: deque[PlannedStep] = field(default_factory=deque)  # agreed, and their steps are still to come
     _next: ChangePlan | None = None  # what this rank has and not all ranks are known to have
     _refused: int = 0  # a version whose file is no plan
+    _unread: int = 0  # a version whose file could not be read at the last look
     _has_changed: bool = False
     _next_path: str = ""  # of the plan that comes next: made once, because each step looks for it
 
@@ -124,7 +125,12 @@ class LiveSettings:
         try:
             plan = read_plan(self.folder, version)
             with_values(self._config, plan.values)
-        except (OSError, ValueError, AttributeError) as error:
+        except OSError as error:  # a full table of files, or a file server that restarts: the next step looks again
+            if version != self._unread:
+                self._unread = version
+                sys.stderr.write(f"{plan_path(self.folder, version)} is not read yet: {error}\n")
+            return None
+        except (ValueError, AttributeError) as error:
             self._refused = version
             sys.stderr.write(f"{plan_path(self.folder, version)} is not applied: {error}\n")
             return None

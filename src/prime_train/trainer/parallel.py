@@ -143,7 +143,7 @@ def leave(world: World) -> None:
         dist.destroy_process_group()
 
 
-def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device) -> nn.Module:
+def spread(model: nn.Module, world: World, parallel: spec.Parallel, device: Device) -> nn.Module:
     """The wrapped model for the training loop. The weights of a model on the meta device have no values yet.
 
     dp_shard = 1: DDP averages gradients. Above: FSDP2 shards block by block, and dp_replicate > 1 replicates shards.
@@ -154,7 +154,8 @@ def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device
         # The buffers are those of routers: each rank counts its own tokens.
         arguments: dict[str, Any] = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
         if device.torch.type == "cuda":
-            size_mb = bucket_mb(model.config.hidden_size, world.size)
+            width = model.config.hidden_size if isinstance(model, Decoder) else 0  # any other model is small
+            size_mb = bucket_mb(width, world.size)
             arguments |= {"device_ids": [device.torch.index], "bucket_cap_mb": size_mb}
         return DistributedDataParallel(model, **arguments)
     return _shard(model, world.size // parallel.dp_shard, parallel, device)
@@ -166,7 +167,7 @@ def bucket_mb(hidden_size: int, ranks: int) -> float:
     return min(250.0, max(10.0, size))
 
 
-def _shard(model: Decoder, replicas: int, parallel: spec.Parallel, device: Device) -> nn.Module:
+def _shard(model: nn.Module, replicas: int, parallel: spec.Parallel, device: Device) -> nn.Module:
     shards = parallel.dp_shard
     if replicas > 1:
         mesh = init_device_mesh(device.torch.type, (replicas, shards), mesh_dim_names=("replicate", "shard"))
@@ -180,10 +181,16 @@ def _shard(model: Decoder, replicas: int, parallel: spec.Parallel, device: Devic
         reduce_dtype=torch.float32 if bf16 else None,
         cast_forward_inputs=False,
     )
-    for block in model.blocks:
+    for block in _list_blocks(model):
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=parallel.reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     return model
+
+
+def _list_blocks(model: nn.Module) -> list[nn.Module]:
+    """The modules in every list whose name ends with `blocks`."""
+    stacks = (module for name, module in model.named_modules() if name.endswith("blocks"))
+    return [block for stack in stacks for block in stack.children()]
 
 
 def sync_gradients(model: nn.Module, reduce: Literal["each", "last"], *, last: bool) -> None:
@@ -194,9 +201,14 @@ def sync_gradients(model: nn.Module, reduce: Literal["each", "last"], *, last: b
         model.set_requires_gradient_sync(last)
 
 
-def unwrap(model: nn.Module) -> Decoder:
-    """The decoder without DDP. A sharded decoder is returned as it is: FSDP2 only changes its class."""
-    inner = model.module if isinstance(model, DistributedDataParallel) else model
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model without DDP. A sharded model is returned as it is: FSDP2 only changes its class."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def unwrap_decoder(model: nn.Module) -> Decoder:
+    """`unwrap` for a model on tokens."""
+    inner = unwrap(model)
     assert isinstance(inner, Decoder)
     return inner
 

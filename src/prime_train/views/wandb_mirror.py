@@ -7,21 +7,16 @@ far it has sent. It continues one run over machines, whose id is in WANDB_RUN_ID
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import fcntl
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from importlib.util import find_spec
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +26,9 @@ from prime_train.core.installation import install_command
 from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.python_child import own_module
 from prime_train.core.redaction import own_secrets, redact, redact_all
-from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
+from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
+from prime_train.supervise.processes.beside import enter_background, hold_alone, start_beside
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views import wandb_rows
 from prime_train.views.run.logs import LineTail
@@ -47,7 +43,6 @@ _WAIT_FOR_SUPERVISOR_S = 30.0  # after which a run without supervisor counts as 
 _FINISH_LIMIT_S = 120.0  # to send the last values; unsent values stay in the run directory
 _LOCK_LIMIT_S = 150.0  # to wait for the end of an earlier supervisor's mirror
 _EXIT_CODES = {"finished": 0, "stopped": 75}
-_MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,49 +97,23 @@ def start(run_dir: RunDir) -> None:
         what, why = "the package wandb is not installed", "the config asks for a mirror of the run at W&B"
         fix = f"{install_command('wandb')}, or remove prime_train.wandb"
         raise UserError(what, "prime_train.wandb.project", why, fix)
-    make_folder(run_dir.wandb)
-    variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
-    with open(run_dir.wandb / "mirror.log", "ab", opener=open_private) as log:  # the output of the mirror and of W&B
-        command = own_module(__name__, str(run_dir.path), "--detach")
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True)
+    start_beside(__name__, run_dir, run_dir.wandb / "mirror.log")  # with the output of W&B
 
 
 def main() -> int:
     """Mirrors the run named on the command line. Returns 0, or 1 if W&B cannot be used."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--detach", action="store_true", help="continue in the background")
-    options = parser.parse_args()
-    if options.detach and os.fork():
+    run_dir = enter_background(__doc__)
+    if run_dir is None:
         return 0
-    run_dir = RunDir(options.run_dir.resolve())
     # W&B takes the address of the server that gets the key from wandb/settings in the working directory, which may be
     # a folder from elsewhere. Source: wandb 0.31, wandb_setup.py.
     os.chdir("/")
-    with _lock(run_dir) as is_locked:
+    # Waits for the mirror of an earlier supervisor to end.
+    with hold_alone(run_dir.wandb / "mirror.lock", _LOCK_LIMIT_S) as is_locked:
         if not is_locked:
             _log(f"another mirror of this run did not end within {_LOCK_LIMIT_S:g} s")
             return 1
         return _mirror(run_dir)
-
-
-@contextlib.contextmanager
-def _lock(run_dir: RunDir) -> Iterator[bool]:
-    """Yields whether this is the only mirror of the run. Waits for the mirror of an earlier supervisor to end."""
-    make_folder(run_dir.wandb)
-    with open(run_dir.wandb / "mirror.lock", "ab", opener=open_private) as file:
-        give_up_s = time.monotonic() + _LOCK_LIMIT_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > give_up_s:
-                    yield False
-                    return
-                time.sleep(_POLL_S)
-            else:
-                yield True
-                return
 
 
 def _mirror(run_dir: RunDir) -> int:

@@ -26,6 +26,7 @@ from prime_train.spec.command import CheckpointSource, CommandSpec
 from prime_train.spec.supervision import PrimeTrain, SpotMachine
 from prime_train.toml.document import to_toml
 from tests.system.away.stand_in_cloud import Cloud, Machine, Mount
+from tests.system.programs.command.commands import write_config
 from tests.unit.away.plans import read_preset
 from tests.unit.cli.commands import prime_train, wait_until
 
@@ -45,24 +46,16 @@ for step in range(max(saved, default=0) + 1, {STEPS} + 1):
             file.writestr("data", bytes(1000))
         os.rename(out / f"step_{{step}}.pt.tmp", out / f"step_{{step}}.pt")
 """
-CONFIG = f"""\
-[run]
-name = "words"
-kind = "command"
-max_steps = {STEPS}
-[command]
-argv = ["python", "-u", "train.py", "my out/of it"]
-[command.progress]
-log = '''^step (?P<step>\\d+) loss (?P<loss>\\S+)'''
-[command.checkpoints]
-dir = "my out/of it"
-layout = "torch"
-[command.resume]
-how = "itself"
-aside = "rename"
-[prime_train.spot]
-setup = ["pip install 'it s package'", "test \\"$VIRTUAL_ENV\\" = \\"$HOME/command-env\\""]
-"""
+OUT = "my out/of it"
+SPOT = {"setup": ["pip install 'it s package'", 'test "$VIRTUAL_ENV" = "$HOME/command-env"']}
+CONFIG = write_config(
+    "words",
+    ("python", "-u", "train.py", OUT),
+    run={"max_steps": STEPS},
+    command_checkpoints={"dir": OUT, "layout": "torch"},
+    command_resume={"how": "itself", "aside": "rename"},
+    prime_train_spot=SPOT,
+)
 LIVE = f"""\
 import time
 from pathlib import Path
@@ -74,22 +67,20 @@ for step in range(first + 1, {STEPS} + 1):
     time.sleep(0.05)
     live.step(step, loss=1 / step)
     if step % 5 == 0:
-        folder = Path("my out/of it", f"step_{{step}}")
+        folder = Path("{OUT}", f"step_{{step}}")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "state").write_text(str(step))
         live.checkpoint(folder, step)
 live.finish()
 """
-LIVE_CONFIG = f"""\
-[run]
-name = "words"
-kind = "command"
-[command]
-argv = ["python", "-u", "train.py"]
-trainer = "live"
-[command.checkpoints]
-dir = "my out/of it"
-{CONFIG[CONFIG.index("[prime_train.spot]") :]}"""
+LIVE_CONFIG = write_config(
+    "words",
+    ("python", "-u", "train.py"),
+    command={"trainer": "live"},
+    command_progress={},
+    command_checkpoints={"dir": OUT},
+    prime_train_spot=SPOT,
+)
 # `uv venv` makes an environment whose pip writes down its words, and puts a module beside the script.
 STAND_INS = {
     "curl": "exit 0",

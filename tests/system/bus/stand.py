@@ -11,7 +11,8 @@ from prime_train.bus.base import Bus, BusMessage, Subscription
 from prime_train.bus.credentials import Credentials
 from prime_train.bus.local import LocalBus
 from prime_train.bus.nats import NatsBus
-from prime_train.bus.nats_server import CONTROLLER, NatsServer
+from prime_train.bus.nats_server import NatsServer
+from prime_train.bus.server_folder import CONTROLLER
 
 KINDS = ("local", "nats")
 LIMIT_S = 60.0

@@ -41,7 +41,7 @@ COMMANDS = (
         "profile",
         "diagnose",
     ),
-    *("ckpt list", "ckpt now", "ckpt verify"),
+    *("ckpt list", "ckpt now", "ckpt verify", "ckpt pin"),
     *("backup push", "backup pull", "backup prune", "backup verify", "backup status", "backup configure"),
     "schema export",
     *("config show", "config diff", "config save", "config list", "config history", "config restore"),

@@ -170,6 +170,31 @@ def test_prune_shows_its_plan_and_then_does_it(tmp_path: Path) -> None:
     assert [event.step for event in told] == [20, 45]
 
 
+def test_a_pin_keeps_a_checkpoint_until_it_is_taken_away(tmp_path: Path) -> None:
+    run_dir = write_steps(tmp_path, 10, 20, 30, checkpoint=spec.Checkpoint(keep_last=1))
+    done = prime_train("ckpt", "pin", "small", "10", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "step 10 is pinned: no deletion takes it\n")
+    assert "already" in prime_train("ckpt", "pin", "small", "10", cwd=tmp_path).stdout
+    assert "pinned" in prime_train("ckpt", "list", "small", cwd=tmp_path).stdout.splitlines()[-1]
+    prime_train("ckpt", "prune", "small", cwd=tmp_path)
+    assert steps_of(run_dir) == [30, 10]
+    assert prime_train("ckpt", "pin", "small", "10", "--unpin", cwd=tmp_path).returncode == 0
+    assert "is not pinned" in prime_train("ckpt", "pin", "small", "10", "--unpin", cwd=tmp_path).stdout
+    prime_train("ckpt", "prune", "small", cwd=tmp_path)
+    assert steps_of(run_dir) == [30]
+
+
+def test_a_pin_that_cannot_be_has_a_message_of_four_parts(tmp_path: Path) -> None:
+    run_dir = write_steps(tmp_path, 10, 20)
+    (tmp_path / "elsewhere").mkdir()
+    (run_dir.checkpoint(10) / layout.PIN).symlink_to(tmp_path / "elsewhere" / "made")
+    prime_train("ckpt", "pin", "small", "10", cwd=tmp_path)
+    assert list((tmp_path / "elsewhere").iterdir()) == [], "a link is not followed"
+    os.truncate(run_dir.checkpoint(20) / "__0_0.distcp", 7)
+    assert "only a complete checkpoint" in prime_train("ckpt", "pin", "small", "20", cwd=tmp_path).stderr
+    assert "no checkpoint of step 30" in prime_train("ckpt", "pin", "small", "30", cwd=tmp_path).stderr
+
+
 def test_prune_never_takes_the_newest_complete_one(tmp_path: Path) -> None:
     run_dir = write_steps(tmp_path, 10, 20, 30)
     os.truncate(run_dir.checkpoint(30) / "__0_0.distcp", 7)

@@ -14,7 +14,7 @@ import pytest
 
 from prime_train.checkpoints.packing import foreign
 from prime_train.core.errors import ExitCode
-from tests.system.programs.command.commands import read_json
+from tests.system.programs.command.commands import read_json, write_config
 from tests.unit.checkpoints.packing.test_foreign import describe
 from tests.unit.checkpoints.packing.test_planes import numbers
 from tests.unit.cli.commands import prime_train
@@ -40,22 +40,14 @@ def write_run(folder: Path, layout: str = "hf") -> Path:
     """A run "own" that has ended at step 20; its folder of checkpoints."""
     (folder / "weights").write_bytes(numbers("f", 100_000))
     (folder / "train.py").write_text(_TRAINER)
-    (folder / "run.toml").write_text(f"""\
-[run]
-name = "own"
-kind = "command"
-max_steps = 20
-[command]
-argv = ["{sys.executable}", "train.py", "20"]
-[command.progress]
-log = '''^step (?P<step>\\d+) loss (?P<loss>\\S+)'''
-[command.checkpoints]
-dir = "out"
-layout = "{layout}"
-[command.resume]
-how = "argument"
-template = "{{path}}"
-""")
+    config = write_config(
+        "own",
+        (sys.executable, "train.py", "20"),
+        run={"max_steps": 20},
+        command_checkpoints={"dir": "out", "layout": layout},
+        command_resume={"how": "argument", "template": "{path}"},
+    )
+    (folder / "run.toml").write_text(config)
     done = prime_train("run", "--no-validate", "run.toml", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "out"

@@ -220,7 +220,7 @@ def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
         (("--trainer", "command", "--yes"), 2, "missing: --command"),
         (("--command", "python 'x"), 2, "close the quote"),
         (("--command", " "), 2, "no word"),
-        (("--command", "python x.py --api-key abcdefgh"), 2, "argument 3 of the command is a secret"),
+        (("--command", "python x.py --api-key abcdefgh"), 2, "argument 3 of the command is a secret, or has one"),
         (("--command", "python x.py", "--gpus", "8xh100"), 2, "--gpus decides nothing of a command"),
         (("--command", "python x.py", "--trainer", "bundled"), 2, "--trainer decides nothing"),
     ],

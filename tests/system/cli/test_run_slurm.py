@@ -64,6 +64,34 @@ def test_a_dry_run_as_json_has_the_script_and_its_resources(slurm: Commands, her
     assert slurm.calls("sbatch") == []
 
 
+PARTITIONS = """\
+PartitionName=cpu AllocNodes=ALL Default=YES DefMemPerCPU=100 MaxMemPerCPU=UNLIMITED MaxMemPerNode=UNLIMITED
+PartitionName=gpu AllocNodes=ALL Default=NO DefMemPerCPU=100 MaxMemPerCPU=512 State=UP
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "is_raised", "note"),
+    [
+        (("--partition", "gpu"), True, "MaxMemPerCPU of the partition gpu gives 512 MiB"),
+        ((), False, ""),  # the default partition has no limit
+        (("--sbatch", "mem-per-cpu=256M"), True, "--sbatch mem-per-cpu gives 256 MiB"),
+        (("--partition", "gpu", "--sbatch", "cpus-per-task=2"), False, ""),
+        (("--partition", "gpu", "--sbatch", "mem=1G"), False, ""),
+    ],
+)
+def test_a_job_asks_for_the_cores_that_its_memory_needs(
+    slurm: Commands, here: Path, words: tuple[str, ...], is_raised: bool, note: str
+) -> None:
+    slurm.answer(scontrol=[(PARTITIONS, "", 0)])
+    done = prime_train(*SUBMIT, "--dry-run", "--json", *words, cwd=here)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["resources"]["cpus"] > 3) == is_raised
+    assert note in done.stderr
+    assert found["script"].count("#SBATCH --mem") == 1
+
+
 def test_a_script_can_be_written_without_slurm(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(here))
     done = prime_train(*SUBMIT, "--dry-run", "--output", "job.sh", cwd=here)

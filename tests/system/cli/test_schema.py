@@ -19,7 +19,8 @@ from prime_train.rules.explain import BASE
 from prime_train.rules.judge import lint
 from prime_train.toml.document import patched
 
-SCHEMA = json_schema(run_toml.schema(), run_toml.serving_schema(), run_toml.command_schema())
+KINDS = (run_toml.serving_schema(), run_toml.command_schema(), run_toml.audio_schema())
+SCHEMA = json_schema(run_toml.schema(), *KINDS)
 
 
 def accepts(values: dict[str, Any]) -> bool:

@@ -7,13 +7,25 @@ import http.client
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
+from prime_train.control.access import Role, Tokens
 from tests.unit.cli.commands import PROGRAM, clean_environment
 
 ANSWER_S = 60.0
+CONFIG = """
+[run]
+name = "small"
+max_steps = 100
+[[data.sources]]
+kind = "python-stdlib"
+[schedule]
+warmup_steps = 10
+"""
 
 
 class Answer(NamedTuple):
@@ -33,14 +45,16 @@ class Served(NamedTuple):
     process: subprocess.Popen[str]
     url: str
     viewer_url: str
+    fingerprint: str | None
+    bus: Mapping[str, Any] = {}  # address and machines, with --bus
 
     @property
     def port(self) -> int:
-        return int(self.url.split(":")[2].split("/")[0])
+        return urlsplit(self.url).port or 0
 
     @property
     def origin(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return self.url.partition("/?")[0]
 
     @property
     def token(self) -> str:
@@ -53,11 +67,15 @@ class Served(NamedTuple):
     @property
     def owner(self) -> dict[str, str]:
         """The headers of the page in the browser of an owner."""
-        return {"Cookie": f"prime_train_{self.port}={self.token}", "Origin": self.origin}
+        return self._headers("owner")
 
     @property
     def viewer(self) -> dict[str, str]:
-        return {"Cookie": f"prime_train_{self.port}={self.viewer_token}", "Origin": self.origin}
+        return self._headers("viewer")
+
+    def _headers(self, role: Role) -> dict[str, str]:
+        session = Tokens(self.token, self.viewer_token).create_session(role, time.time())
+        return {"Cookie": f"prime_train_{self.port}={session}", "Origin": self.origin}
 
     def ask(self, method: str, path: str, headers: Mapping[str, str], body: str | bytes | None = None) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
@@ -75,14 +93,14 @@ class Served(NamedTuple):
 
 
 @contextlib.contextmanager
-def serve(folder: Path, port: int = 0) -> Iterator[Served]:
+def serve(folder: Path, port: int = 0, *options: str) -> Iterator[Served]:
     """`prime-train control` in a folder; it is ended as Ctrl-C ends it."""
-    command = [str(PROGRAM), "control", "--port", str(port), "--json"]
+    command = [str(PROGRAM), "control", "--port", str(port), "--json", *options]
     process = subprocess.Popen(command, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         found = json.loads(process.stdout.readline())
-        yield Served(process, found["url"], found["viewer_url"])
+        yield Served(process, found["url"], found["viewer_url"], found["fingerprint"], found.get("bus", {}))
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

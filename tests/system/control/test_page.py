@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import threading
@@ -11,21 +12,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from prime_train.checkpoints.layout import PIN
+from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
-from prime_train.events import AttemptEnded, LaunchAsked, Progress, StopAsked, TrainerStarted
+from prime_train.events import AttemptEnded, GpuLeftOut, LaunchAsked, Progress, StopAsked, TrainerStarted
 from prime_train.supervise.core.state import STOP_COMMAND
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.processes.requests import Request
-from tests.system.control.served import ANSWER_S, serve
+from prime_train.supervise.watches.gpu.health import write_gpu_health
+from tests.system.control.served import ANSWER_S, CONFIG, serve
 from tests.system.control.test_server import answer_requests
 from tests.unit.cli.commands import wait_until
 from tests.unit.views.written_runs import (
     DEATH,
     FIRST_ATTEMPT,
+    GONE,
     WHOLE_LIFE,
     Timeline,
     records,
     write_checkpoint,
+    write_config,
     write_events,
     write_metrics,
     write_run,
@@ -113,36 +119,118 @@ def test_the_page_follows_a_run_a_failure_and_a_controller_that_restarts(tmp_pat
             wait(page, "document.querySelector('[data-failure]').lastChild.textContent === '4.0 s'")
 
 
-def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(tmp_path: Path, page: Page) -> None:
-    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
-    run_dir.requests(1).mkdir(parents=True)
-    run_dir.resolved.write_text(json.dumps({"optim": {"lr": 0.001, "clip_norm": 1.0}}), encoding="utf-8")
-    (run_dir.path / "settings").mkdir()
-    plan = {"version": 1, "values": {"optim.clip_norm": 0.5}, "before": {"optim.clip_norm": 1.0}, "by": HOSTILE}
-    (run_dir.path / "settings" / "000001.json").write_text(json.dumps(plan | {"why": HOSTILE}), encoding="utf-8")
+@contextlib.contextmanager
+def supervising(run_dir: RunDir) -> Iterator[list[Request]]:
+    """The requests that a supervisor has taken, which accepts each."""
+    run_dir.requests(1).mkdir(parents=True, exist_ok=True)
     taken: list[Request] = []
     is_over = threading.Event()
     supervisor = threading.Thread(target=answer_requests, args=(run_dir, taken, is_over))
-    with hold_run(run_dir), serve(tmp_path) as served:
+    with hold_run(run_dir):
         supervisor.start()
+        try:
+            yield taken
+        finally:
+            is_over.set()
+            supervisor.join()
+
+
+def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(tmp_path: Path, page: Page) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    write_config(run_dir, CONFIG)
+    values, before = {"optim.clip_norm": 0.5}, {"optim.clip_norm": 1.0}
+    plan = ChangePlan(version=1, values=values, before=before, config=before, by=HOSTILE, why=HOSTILE)
+    write_plan(run_dir.settings, plan)
+    with supervising(run_dir) as taken, serve(tmp_path) as served:
         page.goto(served.url)
         page.fill("input[data-key='optim.lr']", "2e-4")
         assert "optim.lr: 0.001 → 0.0002" in page.inner_text("#preview")
+        wait(page, "document.getElementById('preview').textContent.includes('checked as in the config')")
         page.fill("#why", "too fast")
         page.fill("#by", "me")
         page.click("#apply")
         page.wait_for_selector(".notice")
         assert "accepted: taken <img" in page.inner_text("#notices")
-        values = {"optim.lr": 0.0002}
-        assert taken[0].body == {"values": values, "why": "too fast", "by": "me", "expected": 1}
+        body = {"values": {"optim.lr": 0.0002}, "why": "too fast", "by": "me", "expected": 1}
+        assert taken[0].body == body
         page.click("button[data-back='1']")
         assert "optim.clip_norm: 0.5 → 1" in page.inner_text("#preview")
         page.click("button[data-command=pause]")
         page.click("#dialog-yes")
         wait(page, "document.querySelectorAll('.notice').length === 2")
-        assert taken[1].body == {"command": "pause"}
-        is_over.set()
-        supervisor.join()
+        assert taken[1].body == {"command": "pause", "by": "the page"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("optim.lr", "-1", "the schema of the config sets type and bounds"),
+        ("run.max_steps", "20", "steps that are done are not undone"),
+        ("optim.kind", "muon", "the states of the optimizer in memory are of this kind"),
+        ("optim.lrr", "1", "did you mean optim.lr?"),
+    ],
+)
+def test_the_editor_shows_why_a_change_is_refused(
+    tmp_path: Path, page: Page, key: str, value: str, reason: str
+) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    write_config(run_dir, CONFIG)
+    with supervising(run_dir) as taken, serve(tmp_path) as served:
+        page.goto(served.url)
+        page.wait_for_selector("input[data-key='optim.lr']")
+        assert "a number, > 0" in page.inner_text("#keys")
+        assert "optim.muon_lr has no effect" in page.inner_text("#keys")
+        if page.query_selector(f"input[data-key='{key}']"):
+            page.fill(f"input[data-key='{key}']", value)
+        else:
+            page.fill("#other-key", key)
+            page.fill("#other-value", value)
+        page.wait_for_selector("#preview .refused")
+        assert reason in page.inner_text("#preview .refused")
+        assert page.is_disabled("#apply")
+        assert taken == []
+
+
+def test_a_gpu_is_drained_tested_and_returned_from_the_map(tmp_path: Path, page: Page) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    gpu = {"index": 3, "uuid": "GPU-a", "used_bytes": 3, "total_bytes": 4, "uses": [{"pid": GONE}]}
+    run_dir.watches.mkdir()
+    write_gpu_health(run_dir.path, {"gpus": [gpu]})
+    with supervising(run_dir) as taken, serve(tmp_path) as served:
+
+        def press(command: str) -> None:
+            page.click("[data-device='GPU-a']")
+            page.click(f"button[data-command={command}][data-of=small]")
+            page.click("#dialog-yes")
+            wait(page, f"document.querySelectorAll('.notice').length === {len(answered) + 1}")
+            answered.append(command)
+
+        answered: list[str] = []
+        page.goto(served.url)
+        page.wait_for_selector("[data-device='GPU-a'].ok")
+        press("drain")
+        write_events(run_dir, records((*FIRST_ATTEMPT, (10.5, "supervisor", GpuLeftOut("GPU-a", "drained"))))[-1:])
+        page.wait_for_selector("[data-device='GPU-a'].broken")
+        press("test")
+        press("return")
+        expected = [{"command": name, "gpus": ["GPU-a"], "by": "the page"} for name in ("drain", "test", "return")]
+        assert [one.body for one in taken] == expected
+
+
+def test_a_checkpoint_is_pinned_by_a_button(tmp_path: Path, page: Page) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    folder = write_checkpoint(run_dir, 50)
+    with serve(tmp_path) as served:
+        page.goto(served.url)
+        page.click("tr[data-run=small]")
+        for text, is_pinned in (("Pin", True), ("Unpin", False)):
+            page.click(f"button[data-pin='50']:text-is('{text}')")
+            page.click("#dialog-yes")
+            wait(
+                page,
+                f"document.getElementById('checkpoints').textContent.includes('pinned') === {str(is_pinned).lower()}",
+            )
+            assert (folder / PIN).exists() is is_pinned
 
 
 def test_texts_of_a_run_stay_texts(tmp_path: Path, page: Page) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -23,12 +24,13 @@ from prime_train.core.errors import UserError
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, RequestAnswered
+from prime_train.spec.live_keys import LIVE_KEYS
 from prime_train.supervise.answers.settings import read_change
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.processes.requests import SETTINGS_REQUESTED, Request, RequestReader
-from tests.system.control.served import ANSWER_S, Served, serve
+from tests.system.control.served import ANSWER_S, CONFIG, Answer, Served, serve
 from tests.unit.cli.commands import prime_train, wait_until
-from tests.unit.views.written_runs import DEATH, FIRST_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
+from tests.unit.views.written_runs import DEATH, FIRST_ATTEMPT, WHOLE_LIFE, write_config, write_metrics, write_run
 
 pytest.importorskip("sse_starlette", reason="the extra `control` is not installed")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -56,7 +58,8 @@ def test_the_address_with_the_token_gives_a_cookie_that_no_script_reads(served: 
     answer = served.ask("GET", f"/?t={served.token}", {})
     assert (answer.status, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"]
-    assert cookie.startswith(f"prime_train_{served.port}={served.token};")
+    assert cookie.startswith(f"prime_train_{served.port}=owner.")
+    assert served.token not in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     page = served.get("/")
@@ -70,7 +73,10 @@ def test_the_address_with_the_token_gives_a_cookie_that_no_script_reads(served: 
 
 @pytest.mark.parametrize("path", ["/", "/app.js", "/api/state", "/api/stream", "/api/run?name=small", "/metrics", "/x"])
 def test_nothing_is_shown_without_a_token(served: Served, path: str) -> None:
-    for headers in ({}, {"Cookie": f"prime_train_{served.port}={'a' * 43}"}, {"Authorization": "Bearer x"}):
+    cookies = ("a" * 43, served.token, f"owner.99999999999.{'0' * 64}")  # the token itself is no session
+    headers_of_cookies = [{"Cookie": f"prime_train_{served.port}={one}"} for one in cookies]
+    session = served.owner["Cookie"].partition("=")[2]
+    for headers in ({}, *headers_of_cookies, {"Authorization": "Bearer x"}, {"Authorization": f"Bearer {session}"}):
         answer = served.ask("GET", path, headers)
         assert answer.status == 401
         assert set(answer.document["error"]) == {"what", "where", "why", "fix"}
@@ -152,6 +158,42 @@ def test_a_bad_request_has_a_message_of_four_parts(served: Served, body: Any, st
     error = answer.document["error"]
     assert what in error["what"]
     assert all(error[part] for part in ("where", "why", "fix"))
+
+
+def test_a_change_is_judged_without_being_made(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    write_config(run_dir, CONFIG)
+
+    def judge(values: str, headers: dict[str, str] | None = None) -> Answer:
+        address = f"/api/preview?name=small&values={quote(values)}"
+        return controller.ask("GET", address, controller.owner if headers is None else headers)
+
+    with serve(tmp_path) as controller:
+        wait_until(lambda: "small" in controller.get("/api/state").document["runs"])
+        before = sorted(map(str, run_dir.path.rglob("*")))
+        assert judge('{"optim.lr": 2e-4}').document == {"texts": ["optim.lr = 0.0002, was 0.001"]}
+        refused = judge('{"run.seed": 2}').document["error"]
+        assert (refused["what"], refused["why"]) == (
+            "run.seed does not change while the run trains",
+            "it decides the text of each step",
+        )
+        for values in ("", "{", "[]", "{}", '{"optim.lr": NaN}', json.dumps({f"k{n}": 1 for n in range(65)})):
+            answer = judge(values)
+            assert (answer.status, answer.document["error"]["what"]) == (409, "these are no values"), values
+        assert judge('{"optim.lr": 2e-4}', controller.viewer).status == 404
+        editor = controller.get("/api/run?name=small").document["editor"]
+        found = {one["key"]: one for one in editor["keys"]}
+        assert set(found) == {each.key for each in LIVE_KEYS if "pretrain" in each.kinds}
+        assert (found["optim.lr"]["value"], found["optim.lr"]["legal"]) == (0.001, "a number, > 0")
+        assert "no effect" in found["optim.muon_lr"]["obstacle"]
+        assert sorted(map(str, run_dir.path.rglob("*"))) == before
+
+
+def test_a_pin_needs_the_step_of_a_checkpoint(served: Served) -> None:
+    for step in (None, "50", 0, True, 10**18, 7):
+        answer = served.send({"run": "small", "kind": "command_requested", "body": {"command": "pin", "step": step}})
+        assert answer.status == 409
+        assert all(answer.document["error"][part] for part in ("what", "where", "why", "fix"))
 
 
 def test_a_form_of_another_site_is_no_request(served: Served) -> None:
@@ -279,6 +321,14 @@ def test_a_port_in_use_has_a_message_of_four_parts(folder: Path) -> None:
     assert done.returncode == 4
     assert f"port {port} is in use" in done.stderr
     assert "--port N" in done.stderr
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "99999999999999999999"])
+def test_a_port_out_of_range_has_a_message_of_four_parts(folder: Path, port: str) -> None:
+    done = prime_train("control", "--port", port, cwd=folder)
+    assert done.returncode == 2
+    for part in (f"{port} is no port", "16 bits", "N from 0 to 65535"):
+        assert part in done.stderr
 
 
 def test_without_runs_there_is_nothing_to_show(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from prime_train import live
 from prime_train.core.plans import ChangePlan, drop_plan, write_plan
+from prime_train.live_plans import ScriptPlans
+from tests.full_tables import no_free_descriptor
 
 ALONE = """
 import json, sys
@@ -66,8 +68,13 @@ def test_a_script_gets_the_newest_values_and_reports_the_version(tmp_path: Path)
     write_plan(tmp_path / "settings", ChangePlan(version=1, values={"lr": 0.1, "size": 3}, before={}))
     write_plan(tmp_path / "settings", ChangePlan(version=2, values={"lr": 0.2}, before={}))
     assert run_alone(tmp_path, 0) == {str(step): {"lr": 0.2, "size": 3} for step in range(1, 7)}
-    [lines] = [path.read_text().splitlines() for path in (tmp_path / "live").iterdir()]
-    assert [(line["settings"], line["first"]) for line in map(json.loads, lines) if "settings" in line] == [(2, 1)]
+    assert reported(tmp_path) == [(1, 1), (2, 1)]
+
+
+def reported(folder: Path) -> list[tuple[int, int]]:
+    """The versions that the script has taken, with their first steps."""
+    [lines] = [path.read_text().splitlines() for path in (folder / "live").iterdir()]
+    return [(line["settings"], line["first"]) for line in map(json.loads, lines) if "settings" in line]
 
 
 def test_a_resumed_script_makes_the_changes_at_their_steps(tmp_path: Path) -> None:
@@ -78,6 +85,56 @@ def test_a_resumed_script_makes_the_changes_at_their_steps(tmp_path: Path) -> No
     found = run_alone(tmp_path, 2, **{live.APPLIED_ENV: str(applied)})
     # Version 3 has no step yet: it comes as soon as those before it are in force.
     assert found == {"3": {"lr": 0.1}, "4": {"lr": 0.1}, "5": {"lr": 0.3}, "6": {"lr": 0.3}}
+
+
+def resumed(folder: Path, applied: list[list[int]], versions: int) -> list[dict[str, float]]:
+    """The values of steps 3 to 6 in a script that resumes at step 2 and never names its step."""
+    for version in range(1, versions + 1):
+        plan = ChangePlan(version=version, values={"lr": version / 10}, before={})
+        write_plan(folder / "settings", plan)
+    (folder / "applied.json").write_text(json.dumps({"applied": applied}))
+    steps = {live.APPLIED_ENV: str(folder / "applied.json"), live.STEP_ENV: "2"}
+    command = [sys.executable, "-c", ALONE.replace("live.settings(step)", "live.settings()"), "2"]
+    environment = variables(folder, folder / "settings", **steps)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return list(json.loads(done.stdout).values())
+
+
+def test_a_resumed_script_knows_its_step_before_it_reports_one(tmp_path: Path) -> None:
+    assert resumed(tmp_path, [[1, 2], [2, 5]], 2) == [{"lr": 0.1}, {"lr": 0.1}, {"lr": 0.2}, {"lr": 0.2}]
+    # The step of version 1 stays that of the attempt which began with it: going back to step 2 must keep it.
+    assert reported(tmp_path) == [(1, 2), (2, 5)]
+
+
+def test_an_overtaken_change_comes_with_the_one_after_it(tmp_path: Path) -> None:
+    assert resumed(tmp_path, [[2, 5]], 2) == [{}, {}, {"lr": 0.2}, {"lr": 0.2}]
+    assert reported(tmp_path) == [(1, 5), (2, 5)]
+
+
+def test_a_dropped_change_of_a_later_step_does_not_come_again(tmp_path: Path) -> None:
+    drop_plan(tmp_path / "settings", 2)
+    assert resumed(tmp_path, [[1, 2], [2, 3]], 3) == [{"lr": 0.3}] * 4
+
+
+def test_a_plan_that_cannot_be_read_for_a_moment_is_looked_for_again(tmp_path: Path) -> None:
+    write_plan(tmp_path, ChangePlan(version=1, values={"lr": 0.1}, before={}))
+    notes: list[str] = []
+    plans = ScriptPlans(str(tmp_path), "", notes.append)
+    with no_free_descriptor():
+        assert plans.find_newest(0) == 0
+    assert plans.find_newest(0) == 1
+    assert (list(plans.go_to(1, 0)), plans.values, notes) == ([(1, 1)], {"lr": 0.1}, [])
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"values": 3}', "\x80"])
+def test_a_file_that_is_no_plan_is_noted_and_left_out(tmp_path: Path, content: str) -> None:
+    (tmp_path / "000001.json").write_bytes(content.encode("latin-1"))
+    write_plan(tmp_path, ChangePlan(version=2, values={"lr": 0.1}, before={}))
+    notes: list[str] = []
+    plans = ScriptPlans(str(tmp_path), "", notes.append)
+    assert plans.find_newest(0) == 2
+    assert len(list(plans.go_to(2, 0))) == 2
+    assert (plans.values, notes) == ({"lr": 0.1}, ["settings version 1 is no plan: it is left out"])
 
 
 def test_a_dropped_change_does_not_come_again(tmp_path: Path) -> None:

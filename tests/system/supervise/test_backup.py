@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def background(run_dir: RunDir, settings: Backup) -> Iterator[BackgroundBackup]:
-    made = BackgroundBackup(spec_of(settings), run_dir, scene.places(run_dir.path))
+    made = BackgroundBackup(spec_of(settings), run_dir, partial(scene.places, run_dir.path))
     yield made
     made.end()
 
@@ -88,7 +89,7 @@ def test_without_a_trainer_that_trains_there_is_no_child(background: BackgroundB
 
 def test_without_a_provider_there_is_no_child(run_dir: RunDir) -> None:
     for backup in (Backup(), Backup(provider="off", bucket="x")):
-        idle = BackgroundBackup(spec_of(backup), run_dir, scene.places(run_dir.path))
+        idle = BackgroundBackup(spec_of(backup), run_dir, partial(scene.places, run_dir.path))
         idle.consider(training(30))
         assert idle.processes() == ()
         assert not idle.needs_flush(training(30))
@@ -186,7 +187,7 @@ def test_a_copy_of_an_earlier_life_is_not_reported_again(
 def test_a_signal_or_the_limit_ends_the_last_copy(run_dir: RunDir, settings: Backup) -> None:
     for limit_s, is_interrupted, why in ((60.0, True, "signal"), (0.0, False, "limit of 0 s is over")):
         slow = replace(settings, max_upload_mb_per_s=0.001)
-        background = BackgroundBackup(spec_of(slow), run_dir, scene.places(run_dir.path))
+        background = BackgroundBackup(spec_of(slow), run_dir, partial(scene.places, run_dir.path))
         state = State(newest_complete=30)
         background.flush(state, lambda is_interrupted=is_interrupted: is_interrupted, limit_s)  # type: ignore[misc]
         (event,) = background.results(state)

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from prime_train.config import detect
+from prime_train.core.errors import ExitCode
 from prime_train.core.plans import list_versions, read_plan
 from prime_train.core.rundir import RunDir
-from prime_train.events import RequestAnswered, RequestRefused, SettingsAccepted
+from prime_train.events import (
+    EventLog,
+    HangFound,
+    InstabilityFound,
+    LaunchAsked,
+    RequestAnswered,
+    RequestRefused,
+    SettingsAccepted,
+    SettingsApplied,
+)
 from prime_train.spec import to_json
 from prime_train.supervise.processes.ask import ask, create_request_id
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.supervise.processes.requests import SETTINGS_REQUESTED
 from tests.system.supervise.test_loop import SLOWLY, Supervised, state_of
+from tests.unit.cli.commands import DEADLINE_S, PROGRAM, prime_train
 from tests.unit.trainer import tiny
 
 CONFIG = """
@@ -32,17 +44,21 @@ MANY = 1_500  # more than one look of the supervisor visits
 
 @pytest.fixture
 def supervised(tmp_path: Path) -> Iterator[Supervised]:
-    run_dir = RunDir(tmp_path / "run")
+    own = Supervised(prepare(tmp_path), "train", *SLOWLY)
+    own.until(lambda state: state.step > 0)
+    yield own
+    own.process.terminate()
+    own.end()
+
+
+def prepare(folder: Path) -> RunDir:
+    run_dir = RunDir(folder / "run")
     run_dir.path.mkdir()
     run_dir.config.write_text(CONFIG)
     found = detect.read(CONFIG, "run.toml").run
     assert found is not None
     run_dir.resolved.write_text(to_json(found))
-    own = Supervised(run_dir, "train", *SLOWLY)
-    own.until(lambda state: state.step > 0)
-    yield own
-    own.process.terminate()
-    own.end()
+    return run_dir
 
 
 def change(run_dir: RunDir, values: dict[str, object], expected: int, request_id: str = "") -> RequestAnswered:
@@ -116,3 +132,70 @@ def test_many_requests_at_once_make_one_change(supervised: Supervised) -> None:
 
 def answers(run_dir: RunDir) -> list[RequestAnswered]:
     return [event for event in tiny.events(run_dir) if isinstance(event, RequestAnswered)]
+
+
+def test_a_change_that_comes_too_late_for_a_run_that_finishes_is_answered_so(tmp_path: Path) -> None:
+    near, run_dir = tmp_path / "near", prepare(tmp_path)
+    own = Supervised(run_dir, "finish", "max_steps=12", "at_step=100", f"waits_for={near}")
+    own.until(lambda state: state.step > 0)
+    assert change(run_dir, {"optim.lr": 2e-4}, 0, "late").outcome == "accepted"
+    near.touch()
+    assert own.end() == ExitCode.OK
+    last = answers(run_dir)[-1]
+    assert (last.request_id, last.outcome) == ("late", "done")
+    assert last.what == "settings version 1 was never in force: the run ended before it"
+    shown = prime_train("set", "run", "--history", cwd=run_dir.path.parent)
+    assert "never: the run ended before it  optim.lr = 0.0002" in shown.stdout
+    shown = prime_train("status", "run", cwd=run_dir.path.parent)
+    assert "version 1; in force: 0; the run ended before the newest one" in " ".join(shown.stdout.split())
+
+
+def test_set_waits_until_the_change_is_in_force_or_the_run_has_ended(supervised: Supervised) -> None:
+    """The trainer here takes no change: its event is written as a trainer writes it."""
+    run_dir = supervised.run_dir
+    trainer = EventLog(run_dir.events, "trainer-001-rank1")
+    command = [str(PROGRAM), "set", "run", "optim.lr=2e-4", "--wait"]
+    first = subprocess.Popen(command, cwd=run_dir.path.parent, stdout=subprocess.PIPE, text=True)
+    supervised.until(lambda state: state.settings_version == 1)
+    trainer.append(SettingsApplied(1, 1, 7, ("optim.lr = 0.0002",), 100))
+    assert first.communicate(timeout=DEADLINE_S)[0].endswith("was 0.001; in force from step 7 on\n")
+
+    second = subprocess.Popen(
+        [*command[:3], "optim.lr=3e-4", "--wait"], cwd=run_dir.path.parent, stderr=subprocess.PIPE
+    )
+    supervised.until(lambda state: state.settings_version == 2)
+    supervised.process.terminate()
+    assert b"settings version 2 is not in force yet" in second.communicate(timeout=DEADLINE_S)[1]
+    assert second.returncode == ExitCode.RESUMABLE
+
+
+def test_a_limit_of_silence_counts_at_once_for_a_trainer_that_hangs_already(tmp_path: Path) -> None:
+    run_dir = prepare(tmp_path)
+    own = Supervised(run_dir, "hang", "times=once", "max_steps=60")  # its limit is 300 s
+    try:
+        own.until(lambda state: state.step > 0)
+        answer = change(run_dir, {"prime_train.heartbeat.step_limit_s": 0.5}, 0)
+        assert answer.what == "settings version 1: prime_train.heartbeat.step_limit_s = 0.5, was unset"
+        own.until(lambda state: state.attempt_number == 2)
+        assert own.end() == 0
+    finally:
+        own.process.kill()
+    [hang] = [event for event in tiny.events(run_dir) if isinstance(event, HangFound)]
+    assert hang.limit_s == 0.5
+
+
+def test_a_trainer_that_ended_for_a_loss_goes_on_from_a_checkpoint_with_a_lower_rate(tmp_path: Path) -> None:
+    run_dir = prepare(tmp_path)
+    own = Supervised(run_dir, "diverge", "times=once", "max_steps=60")
+    try:
+        own.until(lambda state: state.step > 0)
+        assert change(run_dir, {"prime_train.instability.policy": "auto"}, 0).outcome == "accepted"
+        assert own.end() == 0
+    finally:
+        own.process.kill()
+    events = tiny.events(run_dir)
+    [found] = [event for event in events if isinstance(event, InstabilityFound)]
+    assert (found.step, found.go_back_to, found.values, found.auto) == (16, 10, ("optim.lr = 0.0005",), True)
+    assert [event.resume_step for event in events if isinstance(event, LaunchAsked)] == [0, 10]
+    assert [event.by for event in events if isinstance(event, SettingsAccepted)] == ["me@here", "policy"]
+    assert read_plan(run_dir.settings, 2).values == {"optim.lr": 0.0005}

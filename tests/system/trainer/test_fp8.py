@@ -122,7 +122,7 @@ def test_the_start_names_the_layers_that_stay(tmp_path: Path) -> None:
     model = build(config, seed=1)
     assert describe_layers(model) == "fp8 in 8 of 14 linear layers of the blocks"
     attempt = tiny.attempt(tiny.prepare(tmp_path, run), run)
-    announce(attempt, training(model), config)
+    announce(attempt, training(model), config.vocab_size)
     (started,) = (event for event in tiny.events(attempt.run_dir) if isinstance(event, TrainerStarted))
     assert started.precision == "fp32, fp8 in 8 of 14 linear layers of the blocks"
 

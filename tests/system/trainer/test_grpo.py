@@ -13,6 +13,7 @@ import pytest
 
 from prime_train import spec
 from prime_train.checkpoints import layout, removal
+from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
 from prime_train.events import (
     CheckpointSaved,
@@ -25,6 +26,7 @@ from prime_train.events import (
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import rl_settings
 from prime_train.spec.rl import Adapter, Rl, TaskSource
+from prime_train.supervise.launch.run_directory import write_applied
 from tests.system.trainer.test_resume import contents, differences
 from tests.unit.trainer import tiny
 from tests.unit.trainer.chats.chats import write_glm
@@ -124,6 +126,30 @@ def test_a_run_that_was_killed_goes_on_with_equal_steps(straight: RunDir, tmp_pa
     one = contents(straight.checkpoint(12), tmp_path / "one.pt")
     other = contents(killed.checkpoint(12), tmp_path / "other.pt")
     assert differences(one, other) == []
+
+
+def test_another_temperature_counts_for_the_rollouts_after_it_and_again_after_a_resume(
+    straight: RunDir, tmp_path: Path
+) -> None:
+    changed = tiny.prepare(tmp_path / "changed", rl_run())
+    plan = ChangePlan(version=1, values={"rl.temperature": 0.5}, before={}, config={"rl.temperature": 1.0})
+    write_plan(changed.settings, plan)
+    write_applied(((1, 9),), changed, 1)  # as after a kill: its step is known
+    finish(changed)
+    before, after = training_lines(straight), training_lines(changed)
+    # The rollouts of step 9 were started in step 8. Before its update, those of step 10 are compared with the engine.
+    assert [line | {"mismatch_kl": None} for line in after[:9]] == [line | {"mismatch_kl": None} for line in before[:9]]
+    # A step whose rewards are equal learns nothing, and measures no entropy.
+    assert (
+        0 < max(line["entropy"] for line in after[9:]) < min(line["entropy"] for line in before[4:] if line["tokens"])
+    )
+    assert all(line["mismatch_kl"] < 1e-6 for line in after[4:] if line["mismatch_kl"] is not None)
+    for later in layout.scan(changed.checkpoints):
+        if later.step > 8:
+            removal.remove(later.path)
+    write_applied(((1, 9),), changed, 2, 8)
+    finish(changed, number=2, resume_step=8)
+    assert training_lines(changed) == after
 
 
 def test_a_template_whose_turns_end_with_the_next_message_is_learned_and_rolled_out(tmp_path: Path) -> None:

@@ -205,6 +205,15 @@ def test_a_run_that_ends_at_a_spike_saves_no_norms() -> None:
     assert spikes.position() == {}
 
 
+def test_a_step_that_ends_the_run_is_an_event_too(tmp_path: Path) -> None:
+    attempt = tiny.attempt(RunDir(tmp_path), tiny.run_spec(tmp_path))
+    with pytest.raises(UserError):
+        report_spike(attempt, Spikes(), 3, 1e-3, NOT_FINITE)
+    (event,) = tiny.events(attempt.run_dir)
+    assert isinstance(event, StepSkipped)
+    assert event.step == 3
+
+
 def test_a_skip_is_an_event_and_its_line_has_no_loss(tmp_path: Path) -> None:
     attempt = tiny.attempt(RunDir(tmp_path), tiny.run_spec(tmp_path))
     report_spike(attempt, Spikes("skip"), 3, 1e-3, NOT_FINITE)

@@ -28,6 +28,7 @@ from prime_train.events import (
     SpaceFreed,
     TasksEvaluated,
 )
+from prime_train.supervise.processes.beside import hold_alone
 from prime_train.views import wandb_mirror, wandb_rows
 from prime_train.views.wandb_mirror import choose_run_id, load_position
 from tests.fakes.wandb_server import WandbServer
@@ -251,7 +252,7 @@ def test_it_goes_on_by_itself(tmp_path: Path) -> None:
     while load_position(run_dir, {}).last_step < 100:
         assert time.monotonic() < give_up_s, (run_dir.wandb / "mirror.log").read_text(encoding="utf-8")
         time.sleep(0.1)
-    with wandb_mirror._lock(run_dir) as is_alone:  # the mirror has ended
+    with hold_alone(run_dir.wandb / "mirror.lock", 150.0) as is_alone:  # the mirror has ended
         assert is_alone
 
 

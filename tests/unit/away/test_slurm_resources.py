@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.away.slurm.resources import MARGIN_S, KnownRun, plan
+from prime_train.away.slurm.resources import MARGIN_S, CoreMemory, KnownRun, plan
+from prime_train.away.slurm.script import parse_mib
 from prime_train.core.errors import UserError
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.spec.answers import replace_parts
@@ -112,3 +113,22 @@ def test_a_run_on_several_machines_asks_for_the_part_of_each() -> None:
     resources = plan(_with(parallel=Parallel(processes=16, dp_shard=16, machines=2)), BILLION, 600).resources
     assert (resources.nodes, resources.gpus, resources.cpus) == (2, 8, 1 + 8 * 4)
     assert resources.memory_mib == plan(RUN, BILLION, 600).resources.memory_mib
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6) | st.none())
+def test_the_cores_have_room_for_the_memory_and_for_the_workers(mib_per_core: int, asked_mib: int | None) -> None:
+    plain = plan(RUN, BILLION, 600).resources
+    found = plan(RUN, BILLION, 600, core_memory=CoreMemory(mib_per_core, "MaxMemPerCPU", asked_mib))
+    needed_mib = plain.memory_mib if asked_mib is None else asked_mib
+    assert needed_mib is not None
+    assert found.resources.cpus == max(math.ceil(needed_mib / mib_per_core), plain.cpus)
+    assert plain.cpus > RUN.data.planned_workers
+    assert any("MaxMemPerCPU" in note for note in found.notes) == (found.resources.cpus > plain.cpus)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("64G", 65536), ("2000", 2000), ("512k", None), ("2048K", 2), ("1TB", 2**20), ("0", None), ("x", None)],
+)
+def test_a_size_is_read_as_sbatch_reads_it(text: str, mib: int | None) -> None:
+    assert parse_mib(text) == mib

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.bus.base import VALUE_BYTES, BusMessage, encode_value
-from prime_train.bus.fleet import EMPTY, Document, fold_message, judge_silence, key_of
+from prime_train.bus.fleet import EMPTY, fold_message, judge_silence, key_of
+from prime_train.bus.fleet_events import Document
 from prime_train.bus.spool import EventBatch
 from prime_train.events import (
     AttemptEnded,

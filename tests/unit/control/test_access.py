@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.control.access import Address, load_tokens
+from prime_train.control.access import SESSION_S, Address, Tokens, load_tokens
 from prime_train.core.errors import UserError
 
 OWN = {"host": "127.0.0.1:8747"}
@@ -60,3 +60,44 @@ def test_only_the_page_itself_is_let_through(headers: dict[str, str], needs_orig
     found = Address(8747).find_fault(headers, needs_origin=needs_origin)
     assert fault in found
     assert bool(found) == bool(fault)
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "fault"),
+    [
+        (Address(8747, "10.0.0.5", True), {"host": "10.0.0.5:8747", "origin": "https://10.0.0.5:8747"}, ""),
+        (Address(8747, "box.example", True), {"host": "Box.Example:8747"}, ""),
+        (Address(8747, "fd00::2", True), {"host": "[fd00::2]:8747", "origin": "https://[fd00::2]:8747"}, ""),
+        (Address(443, "10.0.0.5", True), {"host": "10.0.0.5", "origin": "https://10.0.0.5"}, ""),
+        (Address(8747, "10.0.0.5", True), {"host": "127.0.0.1:8747"}, "Host"),
+        (Address(8747, "10.0.0.5", True), {"host": "10.0.0.5"}, "Host"),
+        (Address(8747, "10.0.0.5", True), {"host": "10.0.0.5:8747", "origin": "http://10.0.0.5:8747"}, "Origin"),
+        (Address(8747, is_encrypted=True), {**OWN, "origin": "http://127.0.0.1:8747"}, "Origin"),
+    ],
+)
+def test_another_address_is_known_by_its_own_name_alone(address: Address, headers: dict[str, str], fault: str) -> None:
+    found = address.find_fault(headers, needs_origin=False)
+    assert fault in found
+    assert bool(found) == bool(fault)
+
+
+def test_a_session_is_no_token_and_ends(tmp_path: Path) -> None:
+    tokens, others = load_tokens(tmp_path / "one"), load_tokens(tmp_path / "two")
+    for role in ("owner", "viewer"):
+        session = tokens.create_session(role, 1000.0)
+        assert tokens.find_session(session, 1000.0) == role
+        assert tokens.find_session(session, 1000.0 + SESSION_S) is None, "it has ended"
+        assert others.find_session(session, 1000.0) is None, "another controller has other tokens"
+        assert tokens.find_role(session) is None
+        assert not set(tokens) & {session, *session.split(".")}
+
+
+def test_no_part_of_a_session_may_be_changed() -> None:
+    tokens = Tokens("a" * 43, "b" * 43)
+    session = tokens.create_session("viewer", 1000.0)
+    role, end_s, proof = session.split(".")
+    later = str(int(end_s) + 1)
+    wrong = [f"owner.{end_s}.{proof}", f"{role}.{later}.{proof}", f"{role}.{end_s}.{'0' * 64}", f"{role}.{end_s}", ""]
+    wrong += [f"{session}\n", f" {session}", f"{role}.0{end_s}.{proof}", tokens.owner, tokens.viewer, "\udcff", "é"]
+    for given in wrong:
+        assert tokens.find_session(given, 1000.0) is None, given

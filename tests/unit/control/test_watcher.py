@@ -162,7 +162,9 @@ def test_texts_of_a_run_are_bounded_and_have_no_control_characters(tmp_path: Pat
     (run_dir.path / "settings").mkdir()
     plan = {"version": 1, "values": {"optim.lr": hostile}, "by": hostile, "why": hostile}
     (run_dir.path / "settings" / "000001.json").write_text(json.dumps(plan)[:60_000], encoding="utf-8")
-    (run_dir.path / "settings" / "000002.json").write_text(json.dumps({"version": 2, "by": "\x00<i>"}), "utf-8")
+    (run_dir.path / "settings" / "000002.json").write_text(
+        json.dumps(plan | {"version": 2, "by": "\x00<i>", "values": {}, "before": {}, "why": ""}), "utf-8"
+    )
     watcher = Watcher(tmp_path, clock=lambda: NOW_S)
     look_at_all(watcher)
     detail = watcher.detail("<b>&")
@@ -249,7 +251,7 @@ def test_gpus_are_on_the_map_with_their_ranks_and_their_health(tmp_path: Path) -
     first, second = map_devices([run])["node7"]["devices"].values()
     assert first["work"] == [{"run": "a", "rank": 1, "step": 10, "lag": None}]
     assert (first["utilisation_percent"], first["temperature_c"], first["xids"]) == (97, 61, ["63"])
-    assert (second["fault"], second["left_out"], second["work"]) == ("lost", True, [])
+    assert (second["fault"], second["left_out"], second["work"]) == ("lost", ["a"], [])
 
 
 @pytest.mark.parametrize(("age_s", "content"), [(100.0, None), (-50.0, None), (1.0, "[1]"), (1.0, '{"version": 1}')])

@@ -62,7 +62,8 @@ ALLOWED = {
     "facts/nvml_program.py": (1, PROC),
     "facts/trials.py": (1, PROC),
     "facts/prime_rl_program.py": (1, STDIN),
-    "live.py": (4, "in the process of the training: what its supervisor wrote, and files that it syncs"),
+    "live.py": (2, "in the process of the training: what its supervisor wrote, and files that it syncs"),
+    "live_plans.py": (2, "in the process of the training: what its supervisor wrote"),
     "models/read/architectures_program.py": (1, PACKAGE),
     "models/read/chat_template_program.py": (1, STDIN),
     "models/read/read_files_program.py": (1, STDIN),
@@ -75,6 +76,7 @@ ALLOWED = {
     "registry/gpus.py": (2, SHIPPED),
     "registry/known.py": (2, SHIPPED),
     "rules/explain.py": (1, SHIPPED),
+    "views/run/pins.py": (1, "the pin that it makes"),
     "views/run/plots.py": (1, "the working directory, to come back to it"),
     "rules/keys.py": (1, SHIPPED),
     "supervise/evidence/evidence_program.py": (
@@ -90,8 +92,8 @@ ALLOWED = {
     "supervise/launch/control_group.py": (2, PROC),
     "supervise/launch/guard.py": (1, PROC),
     "supervise/launch/shim.py": (1, PROC),
-    "supervise/agent/program.py": (2, "its own log and lock"),
     "trainer/audio/scan_program.py": (1, STDIN),
+    "supervise/processes/beside.py": (2, "logs and locks of agent and mirror"),
     "supervise/processes/lock.py": (1, "the lock"),
     "supervise/processes/requests.py": (1, "a folder, to list it"),
     "supervise/machines/follower.py": (1, "the end of the log of a launch, which it appends to"),
@@ -113,7 +115,6 @@ ALLOWED = {
     "trainer/rl/engines/weights.py": (1, "the weights that it has just written"),
     "trainer/loops/step_spans.py": (3, "the traces that it writes; /proc"),
     "trainer/saves/tensor_files.py": (1, WRITES),
-    "views/wandb_mirror.py": (2, "its own log and lock"),
 }
 
 

@@ -40,7 +40,8 @@ from prime_train.spec import (
 from prime_train.spec.answers import global_batch, rl_settings
 from prime_train.spec.rl import Adapter, Rl, TaskSource
 from prime_train.spec.server import Server
-from prime_train.supervise.launch.run_directory import Resume, apply_micro_batch
+from prime_train.supervise.core.state import State
+from prime_train.supervise.launch.run_directory import Resume, apply_micro_batch, find_last_step
 
 TEXT = "[run]\nname = 'a'\n"
 
@@ -370,6 +371,39 @@ def test_going_back_drops_the_changes_after_the_step_and_a_kill_drops_none(run_d
     assert opened.notes == planned.notes
     assert opened.notes[0] == "settings version 2 began at step 11, after the step to resume from: dropped"
     assert left() == [True, False]
+
+
+def test_a_run_that_was_lengthened_goes_on_after_an_attempt_that_failed_in_its_set_up(run_dir: RunDir) -> None:
+    PROGRAM.open_run(TEXT, spec(), run_dir)
+    save(run_dir, 30)
+    save(run_dir, 60)
+    supervisor, trainer = (EventLog(run_dir.events, name) for name in ("supervisor", "trainer-001-rank0"))
+    supervisor.append(RunOpened("a", 1, 40, "0.1"))
+    supervisor.append(LaunchAsked(1, 0))
+    values = {"run.max_steps": 80}
+    write_plan(run_dir.settings, ChangePlan(version=1, values=values, before={}, config={"run.max_steps": 40}))
+    trainer.append(SettingsApplied(1, 1, 35, ("run.max_steps = 80",), 80))
+    supervisor.append(AttemptEnded(1, -9, "failed", "signal", "", "", "", "", 60))
+    supervisor.append(RunOpened("a", 2, 40, "0.1"))
+    supervisor.append(LaunchAsked(2, 60))
+    supervisor.append(AttemptEnded(2, 1, "failed", "hardware", "no port", "", "", "", 60))
+    opened = PROGRAM.open_run(TEXT, spec(), run_dir)
+    assert not opened.finished
+    assert find_last_step(opened.run, opened.state, run_dir) == 80
+    # The config was edited since: its author saw the plan. Before the step of the plan its values do not count.
+    assert "run.max_steps is 50, and the run has reached step 60" in refused(spec(50), run_dir).what
+    PROGRAM.open_run(TEXT, spec(), run_dir, 30)
+    assert find_last_step(spec(), opened.state, run_dir) == 40
+
+
+def test_a_run_that_was_shortened_below_its_step_ends_after_the_step_of_the_change(run_dir: RunDir) -> None:
+    write_plan(
+        run_dir.settings, ChangePlan(version=1, values={"run.max_steps": 5}, before={}, config={"run.max_steps": 40})
+    )
+    state = State(settings_applied=((1, 12),))
+    assert find_last_step(spec(), state, run_dir) == 12
+    assert find_last_step(spec(), state, run_dir, until_step=11) == 40
+    assert find_last_step(spec(), State(), run_dir) == 40  # accepted, and not in force
 
 
 def test_resume_never_is_for_a_run_without_checkpoints(run_dir: RunDir) -> None:

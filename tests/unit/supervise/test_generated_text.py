@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from prime_train.diagnose import cause as root_cause
@@ -98,7 +98,14 @@ def _next_action(ended: AttemptEnded) -> actions.Action:
     return decide(state, Policy(), now_s=10_000.0)
 
 
+def _traceback(message: str) -> str:
+    return f"{HEADER}{FRAME}{message}"
+
+
 @settings(deadline=None, max_examples=200)
+@example(
+    "", _traceback(EXAMPLES[0]) + "\nslurmstepd: error: *** JOB 1 ON n CANCELLED AT 2026-11-21T07:46:34 ***", ENDS[6]
+)
 @given(TEXTS, TEXTS, st.sampled_from(ENDS))
 def test_generated_text_neither_ends_a_run_nor_keeps_it_from_a_restart(early: str, late: str, end: End) -> None:
     assume(not late.endswith(CHAIN))  # no reader could separate it from the traceback that follows
@@ -107,9 +114,19 @@ def test_generated_text_neither_ends_a_run_nor_keeps_it_from_a_restart(early: st
     assert isinstance(_next_action(ended), actions.PlanLaunch)
 
 
-@pytest.mark.parametrize("example", ["ValueError: so n must be divisible by 7", *EXAMPLES])
-def test_a_line_before_a_kill_does_not_end_a_run(example: str) -> None:
-    assert isinstance(_next_action(_end(f"{STEPS}{example}\n", ENDS[0])), actions.PlanLaunch)
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_traceback_in_the_text_before_the_one_that_ended_the_process_does_not_end_a_run(
+    end: End, prefix: str
+) -> None:
+    for line in EXAMPLES:
+        ended = _end(f"{STEPS}{prefix}{_traceback(line)}\n{end.text}", end)
+        assert isinstance(_next_action(ended), actions.PlanLaunch), line
+
+
+@pytest.mark.parametrize("line", ["ValueError: so n must be divisible by 7", *EXAMPLES])
+def test_a_line_before_a_kill_does_not_end_a_run(line: str) -> None:
+    assert isinstance(_next_action(_end(f"{STEPS}{line}\n", ENDS[0])), actions.PlanLaunch)
 
 
 @pytest.mark.parametrize(

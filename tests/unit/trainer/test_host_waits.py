@@ -334,7 +334,7 @@ def test_the_loop_waits_once_in_a_step_for_the_one_before(
 
     def set_up_queued(*given: Any) -> Any:
         training, reached = set_up(*given)
-        return queue(parallel.unwrap(training.model), run.optim), reached
+        return queue(parallel.unwrap_decoder(training.model), run.optim), reached
 
     def launch_and_note(*given: Any, **options: Any) -> Any:
         happened.extend(waits.take())

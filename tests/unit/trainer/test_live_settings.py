@@ -16,11 +16,13 @@ from prime_train.core.errors import UserError
 from prime_train.core.plans import ChangePlan, drop_plan, plan_path, write_plan
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, SettingsApplied, read
-from prime_train.spec import Data, Run, RunSpec, Source
+from prime_train.spec import Batch, Data, Run, RunSpec, Source
 from prime_train.supervise.launch.run_directory import write_applied
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.live_settings import LiveSettings, PlannedStep, open_settings
+from prime_train.trainer.loops.pretrain import count_micro_batches
 from prime_train.trainer.parallel import World
+from tests.full_tables import no_free_descriptor
 
 RUN = RunSpec(run=Run(name="a", max_steps=1000), data=Data(sources=(Source(kind="python-stdlib"),)))
 RATES = (0.5, 0.25, 0.125)
@@ -161,3 +163,26 @@ def test_changes_of_an_earlier_attempt_that_cannot_be_read_end_the_attempt(tmp_p
     run_dir.applied_settings(2).write_text(content)
     with pytest.raises(UserError, match="same changes at the same steps"):
         open_settings(attempt_in(tmp_path, 2, 5), World(0, 1), [], 0)
+
+
+def test_a_plan_that_cannot_be_read_for_a_moment_is_looked_for_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = RunDir(tmp_path)
+    live = open_settings(attempt_in(tmp_path), World(0, 1), [], 0)
+    write_plan(run_dir.settings, plan(1))
+    with no_free_descriptor():
+        assert not live.has_next()
+        assert not live.has_next()
+    assert capfd.readouterr().err.count("is not read yet") == 1
+    assert live.has_next()
+
+
+@pytest.mark.parametrize(("micro_batch", "ranks", "count"), [(2, 2, 2), (4, 2, 1), (4, 4, None), (3, 2, None)])
+def test_a_step_without_its_whole_data_ends_the_attempt(micro_batch: int, ranks: int, count: int | None) -> None:
+    run = replace(RUN, batch=Batch(micro_batch=micro_batch, global_batch=8))
+    if count is not None:
+        assert count_micro_batches(run, 5, ranks) == count
+        return
+    with pytest.raises(UserError, match=f"8 sequences of step 5 do not divide by {micro_batch} x {ranks} ranks"):
+        count_micro_batches(run, 5, ranks)

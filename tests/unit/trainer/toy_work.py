@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from prime_train.events import Measured
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag, read_run
+from prime_train.trainer.build import get_ready
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops import pretrain
+from prime_train.trainer.loops.after_step import export_text
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.loops.work import Work
 from prime_train.trainer.model.decoder import cross_entropy_sum
@@ -86,11 +89,12 @@ class OtherRows:
 
 def load_copies(run: RunSpec, _world: World) -> Work[Copies]:
     return Work(
-        tokenizer=DIGITS,
+        get_ready=partial(get_ready, DIGITS),
         open_rows=lambda rank, ranks, position: CopyRows(run.batch.micro_batch, rank, ranks, position),
         loss=copy_loss,
         unit="digits",
         open_evaluations=lambda _attempt, _ready: (OtherRows(),),
+        export=export_text,
     )
 
 

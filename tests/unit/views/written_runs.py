@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from prime_train.checkpoints.layout import write_manifest
+from prime_train.config import detect
 from prime_train.core.rundir import RunDir
 from prime_train.events import (
     AttemptEnded,
@@ -25,6 +26,7 @@ from prime_train.events import (
     TrainerStarted,
     encode,
 )
+from prime_train.spec import to_json
 
 BEGAN_S = 1_790_000_000.0
 GONE = 2**22 + 1  # beyond /proc/sys/kernel/pid_max of every Linux: no such process
@@ -87,6 +89,14 @@ def write_run(path: Path, timeline: Timeline) -> RunDir:
     run_dir = RunDir(path)
     write_events(run_dir, records(timeline))
     return run_dir
+
+
+def write_config(run_dir: RunDir, text: str) -> None:
+    """The config of a run, as text and as it was read."""
+    found = detect.read(text, "run.toml").run
+    assert found is not None
+    run_dir.config.write_text(text, encoding="utf-8")
+    run_dir.resolved.write_text(to_json(found), encoding="utf-8")
 
 
 def write_events(run_dir: RunDir, found: Iterable[Record]) -> float:

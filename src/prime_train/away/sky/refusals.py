@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from prime_train.away.sky.commands import AUTO, Cloud, list_ids
-from prime_train.away.sky.setup_secrets import find_named
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.named_secrets import find_named
 from prime_train.core.redaction import redact
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.spec.answers import machine_gpus, policy_of, prime_rl_of, program_name, trains, traits_of

@@ -104,7 +104,8 @@ def _install(run: RunSpec, package: InstalledPackage) -> list[str]:
 
 def _install_bundled(run: RunSpec, package: InstalledPackage) -> list[str]:
     vllm = [f"vllm=={_VLLM}"] if launched_server(run) is not None else []
-    return _install_here(" ".join([_require(run, package, "train"), *vllm]))
+    machines = ("machines",) if run.parallel.machines > 1 else ()
+    return _install_here(" ".join([_require(run, package, "train", *machines), *vllm]))
 
 
 def _install_here(packages: str) -> list[str]:

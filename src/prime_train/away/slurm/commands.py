@@ -26,6 +26,7 @@ from prime_train.views.text import sanitize
 _LIMIT_S = 30.0  # slurmctld answers within its MessageTimeout, 10 s by default
 _LONGEST_BYTES = 256 * 1024
 _LONGEST_MESSAGE = 400  # characters
+_LONGEST_NUMBER = 12  # digits
 
 _FORMAT = "%A|%T|%M|%l|%N|%r"  # squeue(1), --format
 _OUTPUT = re.compile(r"\s*StdOut=(.*)")  # a line of `scontrol show job`
@@ -82,6 +83,23 @@ def look_up(job: SlurmJob) -> QueuedJob:
     if done.code != 0 and "Invalid job id" not in done.err:  # Slurm forgets a job minutes after its end
         raise _failed(argv, done)
     return parse_queue(done.out if done.code == 0 else "", job.job_id)
+
+
+def find_core_memory(partition: str | None) -> tuple[int, str] | None:
+    """(MiB, name of the partition) that Slurm gives at most for one core; None without a limit, or if it is not known.
+
+    Without `partition` it is that of the default one. Source: scontrol(1), MaxMemPerCPU in megabytes or UNLIMITED.
+    """
+    try:
+        done = _run(["scontrol", "--oneliner", "show", "partition", *([partition] if partition else [])])
+    except UserError:
+        return None  # the script can be written where Slurm is not installed
+    for line in done.out.splitlines() if done.code == 0 else ():
+        fields = dict(word.partition("=")[::2] for word in line.split())
+        is_meant = fields.get("PartitionName") == partition if partition else fields.get("Default") == "YES"
+        if is_meant and (limit := fields.get("MaxMemPerCPU", "")).isdecimal() and 0 < len(limit) < _LONGEST_NUMBER:
+            return (int(limit), fields["PartitionName"]) if int(limit) else None
+    return None
 
 
 def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:

@@ -53,6 +53,14 @@ class KnownRun(NamedTuple):
     saves_on_stop: bool = True
 
 
+class CoreMemory(NamedTuple):
+    """Memory that Slurm gives for each core, what set it, and the memory that the user asked for; None: nothing."""
+
+    mib_per_core: int
+    source: str  # "MaxMemPerCPU of the partition gpu"
+    asked_mib: int | None = None
+
+
 class Plan(NamedTuple):
     """The resources, the `stop_grace_s` with which a save is in time, and notes for the user."""
 
@@ -61,17 +69,30 @@ class Plan(NamedTuple):
     notes: tuple[str, ...]
 
 
-def plan(run: RunSpec, known: KnownRun, limit_minutes: int | None, *, has_gpus: bool = True) -> Plan:
+def plan(
+    run: RunSpec,
+    known: KnownRun,
+    limit_minutes: int | None,
+    *,
+    has_gpus: bool = True,
+    core_memory: CoreMemory | None = None,
+) -> Plan:
     """The resources of one job. `has_gpus`: False if the job asks for no GPU. Raises UserError."""
     gpus = _gpus(run) // run.parallel.machines
     notes = []
     memory = _memory_mib(run, known, on_cpu=not has_gpus)
     if memory is None:
         notes.append("memory: the default of the partition, because it is not known here; --sbatch mem=64G sets it")
-    if run.command is not None:
-        notes.append(
-            f"cores: {_cpus(run)}, because its loader workers are not known; --sbatch cpus-per-task=N sets them"
-        )
+    cpus = _cpus(run)
+    needed_mib = memory if core_memory is None or core_memory.asked_mib is None else core_memory.asked_mib
+    if core_memory is not None and needed_mib is not None:
+        # with fewer, Slurm refuses the job or leaves it in the queue for ever
+        cpus = max(cpus, math.ceil(needed_mib / core_memory.mib_per_core))
+    if cpus > _cpus(run) and core_memory is not None:
+        each = f"{core_memory.mib_per_core:,} MiB for each"
+        notes.append(f"cores: {cpus}, because {core_memory.source} gives {each}, and the job needs {needed_mib:,} MiB")
+    elif run.command is not None:
+        notes.append(f"cores: {cpus}, because its loader workers are not known; --sbatch cpus-per-task=N sets them")
     if has_gpus and launched_server(run) is not None and trains(run):
         notes.append(f"gres: {gpus} GPUs for trainer and server; with fewer they share: --sbatch gres=gpu:1")
     save_s = _save_s(run, known)
@@ -89,7 +110,7 @@ def plan(run: RunSpec, known: KnownRun, limit_minutes: int | None, *, has_gpus: 
         notes.append("time: the limit of the partition, because the time of a step is not known; see --time-limit")
     _refuse_short(limit, notice_s)
     nodes = run.parallel.machines
-    resources = Resources(gpus if has_gpus else 0, _cpus(run), memory, limit, notice_s, nodes)
+    resources = Resources(gpus if has_gpus else 0, cpus, memory, limit, notice_s, nodes)
     return Plan(resources, grace_s, tuple(notes))
 
 

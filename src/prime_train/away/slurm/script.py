@@ -46,6 +46,7 @@ _OWN: Mapping[str, str] = {
     "signal": "the job saves when it gets the signal; prime_train.stop_grace_s sets how early that is",
     "wrap": "the script is written by prime-train",
 }
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _HAVE_OPTIONS = {"time": "--time-limit", "partition": "--partition", "account": "--account"}
 
 
@@ -122,6 +123,8 @@ def _options(job: SlurmScript) -> dict[str, str]:
     for key, value in (("partition", job.partition), ("account", job.account)):
         if value:
             options[key] = value
+    if any(key in _MEMORY for key, _ in job.extra):
+        options.pop("mem", None)  # sbatch refuses two of them
     return options | dict(job.extra)
 
 
@@ -181,6 +184,18 @@ def parse_extra(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
             continue
         raise UserError(what=what, where=where, why=why, fix=fix)
     return tuple(found.items())
+
+
+_SIZE = re.compile(r"(?P<number>[0-9]{1,12})(?P<unit>[KMGT]?)B?", re.IGNORECASE)
+
+
+def parse_mib(text: str) -> int | None:
+    """MiB of a size as sbatch writes it: 64G, 2000. None for another text, and for 0, which is all memory of a node."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    exponent = "KMGT".index(found["unit"].upper() or "M")
+    return int(found["number"]) * 1024**exponent // 1024 or None
 
 
 _COMMON_KEYS = (

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,10 +20,18 @@ from prime_train.supervise.answers.check_settings import check, list_live, read_
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.run_directory import read_run_spec
 from prime_train.supervise.processes.ask import ask, create_request_id
-from prime_train.supervise.processes.requests import SETTINGS_REQUESTED
+from prime_train.supervise.processes.requests import COMMAND_REQUESTED, SETTINGS_REQUESTED
 from prime_train.views.run.runs import find
 from prime_train.views.run.status import read_status
+from prime_train.views.run.status_document import describe_open_proposal, had_no_step
 
+_POLL_S = 0.2
+_WHEN = {  # a change in the history
+    "in_force": "in force{}",
+    "to_come": "to come{}",
+    "dropped": "no step",
+    "ended_before": "never: the run ended before it",
+}
 _UNSET = "unset"  # the word for a key without a value, which TOML cannot write
 
 
@@ -43,6 +52,8 @@ def set(
             "--undo", metavar="VERSION", min=0, help="Take back a change: the values before it. 0: the newest."
         ),
     ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the change is in force.")] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Make the change that is proposed.")] = False,
     history: Annotated[bool, typer.Option("--history", help="List all changes.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -60,11 +71,16 @@ def set(
       prime-train set quickstart optim.lr=2e-4 --why 'the loss is flat'
 
       prime-train set quickstart --undo 0
+
+      prime-train set quickstart --accept
     """
     run_dir = find(run, Path.cwd())
     state = read_status(run_dir, time.time()).state
     if history:
         _show(_history_document(run_dir, state), as_json)
+        return
+    if accept:
+        _show(_accept(run_dir, state, bool(assignments) or undo is not None, why), as_json)
         return
     values = _read_values(assignments or [], run_dir)
     if undo is not None:
@@ -79,11 +95,47 @@ def set(
         return
     expected = _find_version(run_dir, state) if expect is None else expect
     body = {"values": values, "expected": expected, "by": own_user(), "why": why}
-    answer = ask(run_dir, state.attempt_number, SETTINGS_REQUESTED, body, create_request_id())
+    _show(_ask(run_dir, state, SETTINGS_REQUESTED, body, wait=wait), as_json)
+
+
+def _ask(run_dir: RunDir, state: State, kind: str, body: Mapping[str, Any], *, wait: bool = False) -> dict[str, Any]:
+    """The document of an accepted request. Raises UserError for a refused one."""
+    answer = ask(run_dir, state.attempt_number, kind, body, create_request_id())
     if answer.outcome != "accepted":
         where = answer.where or str(run_dir.path)
         raise UserError(answer.what, where, answer.why, answer.fix, ExitCode.FINDINGS)
-    _show({"version": 1, "run": run_dir.path.name, "changes": [answer.what], "accepted": True}, as_json)
+    if wait:
+        answer = replace(answer, what=f"{answer.what}; {_await_step(run_dir, answer.request_id)}")
+    return {"version": 1, "run": run_dir.path.name, "changes": [answer.what], "accepted": True}
+
+
+def _accept(run_dir: RunDir, state: State, is_more_given: bool, why: str) -> dict[str, Any]:
+    """Have the latest proposal made. Raises UserError."""
+    name, proposal = run_dir.path.name, state.instability
+    if is_more_given:
+        fix = f"prime-train set {name} --accept, then the other command"
+        raise UserError("--accept and another change are given", "--accept", "each is a change of its own", fix)
+    number = proposal.number if proposal is not None else 0
+    body = {"command": "accept", "step": number, "by": own_user(), "why": why}
+    return _ask(run_dir, state, COMMAND_REQUESTED, body)
+
+
+def _await_step(run_dir: RunDir, request_id: str) -> str:
+    """From which step on the change is in force. Raises UserError if the run ends before it."""
+    version = next(plan.version for plan in read_plans(run_dir.settings) if plan.id == request_id)
+    while True:
+        status = read_status(run_dir, time.time())
+        step = dict(status.state.settings_applied).get(version)
+        if step is not None:
+            return f"in force from step {step:,} on"
+        if had_no_step(version, status.state):
+            what, why = f"settings version {version} was never in force", "the run ended before it"
+            raise UserError(what, str(run_dir.path), why, "set it in the config of a longer run", ExitCode.FINDINGS)
+        if status.state.closed or not status.supervised:
+            what, why = f"settings version {version} is not in force yet", f"the run is {status.word}"
+            fix = "start the run again: the change comes with its first steps"
+            raise UserError(what, str(run_dir.path), why, fix, ExitCode.RESUMABLE)
+        time.sleep(_POLL_S)
 
 
 def _find_version(run_dir: RunDir, state: State) -> int:
@@ -138,15 +190,25 @@ def _live_document(run_dir: RunDir, state: State) -> dict[str, Any]:
 
 
 def _history_document(run_dir: RunDir, state: State) -> dict[str, Any]:
-    steps = dict(state.settings_applied)
-    changes = [_describe_plan(plan, steps.get(plan.version)) for plan in read_plans(run_dir.settings)]
-    return {"version": 1, "run": run_dir.path.name, "history": changes}
+    changes = [_describe_plan(plan, state) for plan in read_plans(run_dir.settings)]
+    document = {"version": 1, "run": run_dir.path.name, "history": changes}
+    return document | {"proposal": describe_open_proposal(state)}
 
 
-def _describe_plan(plan: ChangePlan, step: int | None) -> dict[str, Any]:
-    """`step`: the first one with the values; null for a change that no step has yet."""
-    when = {"version": plan.version, "step": step, "requested_s": plan.requested_s, "by": plan.by, "why": plan.why}
-    return when | {"values": dict(plan.values), "before": dict(plan.before)}
+def _describe_plan(plan: ChangePlan, state: State) -> dict[str, Any]:
+    """`step`: the first one with the values; null for a change that no step has, or has any more."""
+    step = dict(state.settings_applied).get(plan.version) if plan.values else None
+    when = {"version": plan.version, "step": step, "state": _find_change_state(plan, state)}
+    about = {"requested_s": plan.requested_s, "by": plan.by, "why": plan.why}
+    return when | about | {"values": dict(plan.values), "before": dict(plan.before)}
+
+
+def _find_change_state(plan: ChangePlan, state: State) -> str:
+    if not plan.values:
+        return "dropped"
+    if had_no_step(plan.version, state):
+        return "ended_before"
+    return "in_force" if plan.version <= state.settings_in_force[0] else "to_come"
 
 
 def _show(document: Mapping[str, Any], as_json: bool) -> None:
@@ -166,6 +228,9 @@ def _describe(document: Mapping[str, Any]) -> list[str]:
         return [f"{name}: {head} {text}" for text in document["changes"]]
     if "history" in document:
         lines = [_describe_change(change) for change in document["history"]]
+        if proposal := document["proposal"]:
+            lines.append(f"proposal {proposal['number']}: {proposal['change']}, because {proposal['what']}")
+            lines.append(f"to make it: prime-train set {name} --accept")
         return lines or [f"{name}: its settings are those of its config"]
     head = f"{name}: settings version {document['settings_version']}; these keys change live:"
     return [head, *(f"  {_describe_key(each)}" for each in document["keys"])]
@@ -178,8 +243,9 @@ def _describe_key(key: Mapping[str, Any]) -> str:
 
 
 def _describe_change(change: Mapping[str, Any]) -> str:
-    step = "no step yet" if change["step"] is None else f"from step {change['step']:,}"
+    step = "" if change["step"] is None else f" from step {change['step']:,}"
+    when = _WHEN[change["state"]].format(step)
     date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change["requested_s"]))
     why = f": {change['why']}" if change["why"] else ""
     texts = ", ".join(describe_values(change["values"])) or "dropped: the run went back to a step before it"
-    return f"{change['version']:>4}  {date}  {step}  {texts}  by {change['by']}{why}"
+    return f"{change['version']:>4}  {date}  {when}  {texts}  by {change['by']}{why}"

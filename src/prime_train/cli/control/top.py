@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prime_train.cli.control.bus import BusCredentials, BusUrl, connect
 from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.cli.terminal.render import table, terminal_columns
 from prime_train.core.units import format_count, format_seconds
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from prime_train.control.watcher import Watcher
 
 _EVERY_S = 0.5
+_KNOWN_S = 10.0  # for the keys of a bus
+_HEARD_S = 2.5  # in which a machine that is alive sends two heartbeats
+_POLL_S = 0.1
 _READING_S = 30.0  # for the runs of a folder that are not read yet, where one table is shown
 _RUNS = ("RUN", "STATE", "STEP", "LOSS", "SPEED", "LEFT", "COST", "RESTARTS", "LAST SIGN", "REMARKS")
 _DEVICES = ("MACHINE", "DEVICE", "USED", "MEMORY", "TEMP", "WORKS FOR", "HEALTH")
@@ -38,13 +42,15 @@ Document = dict[str, Any]
 
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print the tables once and end.")] = False,
+    bus: BusUrl = None,
+    bus_credentials: BusCredentials = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
     """Show all runs and devices of this folder, again and again.
 
     q or Ctrl-C ends it. Where the output is no terminal, and with --once, the tables are printed once. --json prints
-    the document that the page of `control` shows, too.
+    the document that the page of `control` shows, too. --bus adds the runs that a controller on that bus knows.
 
     Examples:
 
@@ -54,7 +60,19 @@ def top(
     """
     from prime_train.control.watcher import Watcher
 
-    watcher = Watcher(Path.cwd())
+    joined = None if bus is None else connect(bus, bus_credentials, reads_only=True)
+    watcher = Watcher(Path.cwd(), remote=joined.remote if joined else None)
+    try:
+        if joined is not None:
+            joined.remote.start()
+            joined.remote.wait_known(_KNOWN_S)
+        _show_all(watcher, once=once, as_json=as_json)
+    finally:
+        if joined is not None:
+            joined.remote.close()
+
+
+def _show_all(watcher: Watcher, *, once: bool, as_json: bool) -> None:
     if as_json or once or not (sys.stdout.isatty() and sys.stdin.isatty()):
         document = _read_all(watcher)
         if as_json:
@@ -70,11 +88,14 @@ def top(
 
 def _read_all(watcher: Watcher) -> Document:
     """The document when every run is read, or after _READING_S."""
-    until_s = time.monotonic() + _READING_S
+    began_s = time.monotonic()
     while True:
         watcher.look()
-        document = watcher.stream.snapshot().document
-        if not document["controller"]["unread"] or time.monotonic() > until_s:
+        document, took_s = watcher.stream.snapshot().document, time.monotonic() - began_s
+        is_silent = any(row.get("liveness") in ("unknown", "lost") for row in document["runs"].values())
+        if is_silent and took_s < _HEARD_S:
+            time.sleep(_POLL_S)  # a heartbeat may be on its way
+        elif not document["controller"]["unread"] or took_s > _READING_S:
             return document
 
 

@@ -22,7 +22,7 @@ def lint(
             metavar="[PATH]...",
             help="Config files, preset names, Python scripts that start jax.distributed, or folders to search for "
             "run.toml files, configs of prime-rl and configs of other trainers; - reads standard input. A + between "
-            "two files merges them. Default: this folder.",
+            "two files merges them, or judges each config of a sweep. Default: this folder.",
             show_default=False,
         ),
     ] = None,
@@ -63,6 +63,8 @@ def lint(
       prime-train lint run.toml --fix --unsafe-fixes
 
       prime-train lint base.toml + overlay.toml
+
+      prime-train lint base.toml + sweep.yaml
 
       prime-train lint rl.toml --fix --prime-rl 2026-08
 

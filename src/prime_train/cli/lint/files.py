@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from prime_train.cli.lint.search import MERGE, group_paths
+from prime_train.cli.lint.sweeps import SweptConfig, find_sweep, judge_sweep, note_unjudged
 from prime_train.core.errors import UserError
 from prime_train.rules.judge import Verdict, compare, lint, lint_merged
 
@@ -49,18 +50,41 @@ def check(
     groups = group_paths(paths or ["."], unread)
     sources = [tuple(read_config(path) for path in group) for group in groups]
     judge = partial(lint, prime_rl=prime_rl)
+    swept = [find_sweep(parts, read_config) for parts in sources]
     if repair:
         from prime_train.cli.lint.fix import fix_files
+
+        _refuse_sweeps(sources, swept, repair.option)
 
         done = fix_files(_single_files(sources, repair.option), judge, select, repair=repair)
         verdicts = compare(done.verdicts)
         output = render(verdicts, output_format, done.texts, done) if repair.write else _paint_diff(done.diff)
     else:
-        judged = (judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl) for parts in sources)
+        judged: list[Verdict] = []
+        alone = {parts[0][1] for parts, sweep in zip(sources, swept, strict=True) if len(parts) == 1 and sweep is None}
+        for parts, sweep in zip(sources, swept, strict=True):
+            if sweep is not None:
+                judged += (verdict for verdict in judge_sweep(sweep, judge) if verdict.path not in alone)
+                if unread is not None and (note := note_unjudged(sweep)) is not None:
+                    unread.append(note)
+            else:
+                judged.append(judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl))
         verdicts = compare(map(select, judged))
         texts = {path: text for parts in sources for text, path in parts}
+        texts |= {sweep.base[1]: sweep.base[0] for sweep in swept if sweep is not None}
         output = render(verdicts, output_format, texts)
     return output, all(verdict.passes(strict=strict) for verdict in verdicts)
+
+
+def _refuse_sweeps(sources: list[tuple[tuple[str, str], ...]], swept: list[SweptConfig | None], option: str) -> None:
+    for parts, sweep in zip(sources, swept, strict=True):
+        if sweep is not None and len(parts) == 1:
+            raise UserError(
+                what=f"{option} cannot fix a sweep",
+                where=parts[0][1],
+                why="a fix could belong into the sweep or into its config",
+                fix=f"prime-train lint {parts[0][1]}, then correct it by hand",
+            )
 
 
 def _single_files(sources: list[tuple[tuple[str, str], ...]], option: str) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
+from prime_train.cli.lint.sweeps import is_sweep
 from prime_train.config.foreign.values import MOST_BYTES, SUFFIXES
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
@@ -123,7 +124,8 @@ def _is_config(path: str) -> bool | OSError:
     is_foreign = path.endswith(SUFFIXES)
     try:
         text = outside.read_text(path, MOST_BYTES if is_foreign else CONFIG_BYTES, errors="replace")
-        return is_config(text.removeprefix("\ufeff"), path)
+        text = text.removeprefix("\ufeff")
+        return is_sweep(text, path) or is_config(text, path)
     except OutsideError as error:
         return False if is_foreign and error.errno == errno.EFBIG else error
     except FileNotFoundError:  # a link to nothing

@@ -18,6 +18,8 @@ from prime_train.supervise.launch.run_directory import Resume
 
 if TYPE_CHECKING:
     from prime_train.backups.inventory import StoredBackup
+    from prime_train.backups.store import Store
+    from prime_train.checkpoints.step_folders import StepPlaces
     from prime_train.supervise.core.state import State
 
 Progress = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
@@ -52,7 +54,11 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
     if resume != "auto":
         return
     write_note(f"backups: {where}/{run.run.name}")
-    places = program_of(run).places(run, run_dir)
+    program = program_of(run)
+    places = program.places(run, run_dir)
+    if not program.knows_checkpoints(run, run_dir):
+        _refuse_unknown(store, places, run, where)
+        return
     sync.put_back(places)
     here = sync.newest_local(places)
     from prime_train.backups import pull
@@ -84,6 +90,23 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
             log.close()
 
 
+def _refuse_unknown(store: Store, places: StepPlaces, run: RunSpec, where: str) -> None:
+    """Raise UserError if the bucket has backups of a run whose folder is not known here. Else print what is copied."""
+    from prime_train.backups import inventory
+
+    cure = "set command.checkpoints.dir and layout; for a script with prime_train.live dir and command.trainer"
+    found = inventory.list_backups(store, run.run.name, places)
+    if not found:
+        write_note(f"nothing is copied before the folder and the layout of the checkpoints are known: {cure}")
+        return
+    raise UserError(
+        what=f"the newest of its backups is of step {found[0].step:,}, and where it belongs is not known here",
+        where=f"{where}/{run.run.name}",
+        why="a checkpoint is restored before the command starts, which alone knows its folder",
+        fix=f"{cure}; --resume never starts from the beginning",
+    )
+
+
 def copy_last(run: RunSpec, run_dir: RunDir, state: State) -> None:
     """Copy the newest checkpoint of a finished run into its bucket, if it is not there. Prints what it does.
 
@@ -92,7 +115,7 @@ def copy_last(run: RunSpec, run_dir: RunDir, state: State) -> None:
     from prime_train.supervise.core.event_text import describe
     from prime_train.supervise.services.backup import BackgroundBackup
 
-    background = BackgroundBackup(run, run_dir, program_of(run).places(run, run_dir))
+    background = BackgroundBackup(run, run_dir, lambda: program_of(run).places(run, run_dir))
     try:
         background.flush(state, lambda: False, run.prime_train.backup.flush_limit_s)
     finally:  # also after Ctrl-C

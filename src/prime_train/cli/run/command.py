@@ -40,6 +40,7 @@ from prime_train.facts.facts import Facts, to_json
 from prime_train.programs import program_of
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.spec.answers import traits_of
+from prime_train.supervise.answers.check_settings import refuse_start
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.processes.lock import hold_run, refuse_held, unwritable_error
@@ -78,7 +79,7 @@ def run(
     ] = None,
     bus: Annotated[
         str | None,
-        typer.Option("--bus", metavar="URL", help="Connect the run with a controller; sets prime_train.bus.url."),
+        typer.Option("--bus", metavar="nats|URL", help="Connect the run with a controller; nats: that of this folder."),
     ] = None,
     resume: Annotated[
         str,
@@ -140,7 +141,7 @@ def run(
 
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
-    on_bus = [] if bus is None else [f"prime_train.bus.url={bus}"]
+    on_bus = _choose_bus(bus)
     command = _choose_command(configs, run_name, (*(overrides or []), *on_bus), words)
     rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, package, yes, detach, dry_run, resume, as_json, gpus)
     queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
@@ -169,6 +170,7 @@ def run(
             write_note(f"the run.toml that the command stands for:\n\n{checked.text}")
         refuse_held(checked.run_dir)
         try:
+            refuse_start(checked.text, checked.spec, checked.run_dir, start)
             opened = program_of(checked.spec).open_run(None, checked.spec, checked.run_dir, start)
         except UserError as error:
             if checked.verdict.ok:
@@ -249,6 +251,7 @@ def _supervise(
         command = Command(str(run_dir.config), None, ())
     with hold_run(run_dir) as lock, open_machines(machines, checked.text) as ended:
         restore(checked.spec, run_dir, resume, show_bytes)
+        refuse_start(checked.text, checked.spec, run_dir, resume)
         opened = program_of(checked.spec).open_run(checked.text, checked.spec, run_dir, resume)
         program = checked.program(writes=True)
         _write_verdict(checked)
@@ -288,6 +291,16 @@ def _start_mirror(run: RunSpec, run_dir: RunDir) -> None:
         wandb_mirror.start(run_dir)
     except OSError as error:  # the run goes on without its mirror
         write_note(f"warning: the mirror at W&B cannot be started: {error}")
+
+
+def _choose_bus(bus: str | None) -> list[str]:
+    """The keys that --bus sets; `nats` is the server that a controller of this folder has started. Raises UserError."""
+    if bus != "nats":
+        return [] if bus is None else [f"prime_train.bus.url={bus}"]
+    from prime_train.cli.control.bus import find_own_bus  # here, because most runs have no bus
+
+    address, credentials = find_own_bus()
+    return [f"prime_train.bus.url={address}", f"prime_train.bus.credentials_file={credentials}"]
 
 
 def _start_agent(run: RunSpec, run_dir: RunDir) -> None:

@@ -45,6 +45,7 @@ def find_place(
 
     Raises UserError where config and variables differ.
     """
+    from prime_train.bus.open import require_server  # here, because a run on one machine does not need it
     from prime_train.core.machines import find_machines  # here, because a run on one machine does not need it
     from prime_train.supervise.machines import protocol  # here, because a run on one machine does not need them
 
@@ -55,6 +56,7 @@ def find_place(
         raise _wrong_count(wanted, count)
     if found is None:
         return None
+    require_server("parallel.machines")
     if not os.environ.get(SECRET):
         _allow_without_secret(found)
     return replace(found, interface=protocol.find_interface(protocol.find_own(found)))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from prime_train.away.slurm import record, resources, script
+from prime_train.away.slurm import commands, record, resources, script
 from prime_train.away.slurm.job import SlurmRun, Submission, kept_config
 from prime_train.away.slurm.record import SlurmJob
-from prime_train.away.slurm.resources import KnownRun, Plan
+from prime_train.away.slurm.resources import CoreMemory, KnownRun, Plan
 from prime_train.away.slurm.script import SlurmScript
 from prime_train.cli.estimate import inputs
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
@@ -97,9 +97,15 @@ def submit(
     limit = None if options.time_limit is None else script.parse_limit(options.time_limit)
     unchecked = "memory, disk, paths, model and data are checked in the job"
     checked = check_config(command, validate=False, unchecked=unchecked)
+    if checked.spec.parallel.machines > 1:  # the nodes have this installation
+        from prime_train.bus.open import require_server  # here, because a run on one machine does not need it
+
+        require_server("parallel.machines")
     run_dir = checked.run_dir
     has_gpus = dict(extra).get("gres") != "none"
-    plan = resources.plan(checked.spec, _known(checked, options.gpus), limit, has_gpus=has_gpus)
+    core_memory = _find_core_memory(dict(extra), options.partition)
+    known = _known(checked, options.gpus)
+    plan = resources.plan(checked.spec, known, limit, has_gpus=has_gpus, core_memory=core_memory)
     job = SlurmScript(
         name=checked.spec.run.name or run_dir.path.name,
         directory=Path.cwd(),
@@ -134,6 +140,18 @@ def _refuse_secrets(text: str, run: RunSpec) -> None:
             why="Slurm stores the script and shows it to administrators",
             fix="keep the secret in an environment variable: --sbatch export=NAME passes it on by name",
         )
+
+
+def _find_core_memory(extra: Mapping[str, str], partition: str | None) -> CoreMemory | None:
+    """What Slurm gives for each core: as --sbatch mem-per-cpu asks for it, else at most as the partition has it."""
+    if "cpus-per-task" in extra:
+        return None
+    asked = script.parse_mib(extra.get("mem", ""))
+    given = script.parse_mib(extra.get("mem-per-cpu", ""))
+    if given is not None:
+        return CoreMemory(given, "--sbatch mem-per-cpu", asked)
+    found = commands.find_core_memory(partition)
+    return None if found is None else CoreMemory(found[0], f"MaxMemPerCPU of the partition {found[1]}", asked)
 
 
 def _known(checked: CheckedConfig, gpus: str | None) -> KnownRun:

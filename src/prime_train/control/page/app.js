@@ -2,7 +2,7 @@
 // Shows the document of all runs, and everything of the chosen one. Texts from runs are set as text, never as HTML.
 
 const $ = (id) => document.getElementById(id);
-const ROWS_SHOWN = 200, SMALL_FROM = 65, DETAIL_EVERY_MS = 500, LOG_EVERY_MS = 1500;
+const ROWS_SHOWN = 200, SMALL_FROM = 65, DETAIL_EVERY_MS = 500, LOG_EVERY_MS = 1500, JUDGE_AFTER_MS = 400;
 let model = {runs: {}, machines: {}, failures: {}, controller: {}};
 let chosen = "", detail = null, role = "viewer", lastId = "", detailDue = 0, detailBusy = false, everConnected = false;
 
@@ -42,7 +42,7 @@ function duration(seconds) {
 }
 const age = (time) => typeof time === "number" ? `${duration(Math.max(0, Date.now() / 1000 - time))} ago` : "";
 const clock = (time) => typeof time === "number" ? new Date(time * 1000).toLocaleString() : "";
-const KINDS = {running: "good", finished: "busy", starting: "busy", recovering: "warn", paused: "warn", stopped: "", failed: "bad", died: "bad", unreadable: "bad"};
+const KINDS = {running: "good", finished: "busy", starting: "busy", recovering: "warn", paused: "warn", unknown: "warn", lost: "warn", stopped: "", failed: "bad", died: "bad", unreadable: "bad"};
 const stateTag = (state) => make("span", {class: `state ${KINDS[state] ?? ""}`}, state);
 const figure = (row, name, digits) => row.not_finite[name] ?? number(row[name], digits);
 const cost = (usd) => usd ? `$${usd.low.toFixed(2)}–${usd.high.toFixed(2)}` : "";
@@ -52,12 +52,25 @@ function hue(name) { let found = 7; for (const letter of name) found = (found * 
 // --- runs, devices, failures --------------------------------------------------------------------------
 
 const RANK = {running: 0, recovering: 0, starting: 0, paused: 0, died: 1, failed: 1, unreadable: 1};
+// Elements by their names, with what they were made from: of a thousand runs a few change at a time.
+const kept = {runs: new Map(), machines: new Map()};
+function keep(of, name, made, create) {
+  const before = kept[of].get(name);
+  if (before && before.made.every((one, place) => one === made[place])) return before.element;
+  const element = create();
+  kept[of].set(name, {made, element});
+  return element;
+}
+/** Replace the children, unless they are these already. */
+function fill(parent, children) {
+  if (parent.children.length !== children.length || children.some((child, place) => parent.children[place] !== child)) parent.replaceChildren(...children);
+}
 function showRuns() {
   const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = ([name, row]) => words.every((word) => `${name} ${row.state}`.toLowerCase().includes(word));
   const runs = Object.entries(model.runs).filter(fits).sort(([a, x], [b, y]) =>
     Number(!x.supervised) - Number(!y.supervised) || (RANK[x.state] ?? 2) - (RANK[y.state] ?? 2) || (y.began_s ?? 0) - (x.began_s ?? 0) || a.localeCompare(b));
-  $("runs").replaceChildren(...runs.slice(0, ROWS_SHOWN).map(([name, row]) => runRow(name, row)));
+  fill($("runs"), runs.slice(0, ROWS_SHOWN).map(([name, row]) => keep("runs", name, [row, name === chosen], () => runRow(name, row))));
   const all = Object.keys(model.runs).length, live = Object.values(model.runs).filter((row) => row.supervised).length;
   $("shown").textContent = runs.length > ROWS_SHOWN ? `the first ${ROWS_SHOWN} of ${runs.length}; filter for the others` : "";
   const unread = model.controller.unread ? `, ${model.controller.unread} not read yet` : "";
@@ -88,13 +101,16 @@ function showDevices() {
   const machines = Object.entries(model.machines).sort();
   const count = machines.reduce((sum, [, machine]) => sum + Object.keys(machine.devices).length, 0);
   $("devices-note").textContent = count ? `${count} on ${machines.length} machine${machines.length > 1 ? "s" : ""}; colour: run, border: health` : "no run trains here";
-  $("devices").replaceChildren(...machines.map(([host, machine]) => {
+  const isSmall = count >= SMALL_FROM;
+  fill($("devices"), machines.map(([host, machine]) => keep("machines", host, [machine, isSmall], () => {
     const devices = Object.entries(machine.devices).sort(([, x], [, y]) => x.index - y.index);
-    return make("div", {class: "machine"}, make("b", {}, host), make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, count >= SMALL_FROM))));
-  }));
+    return make("div", {class: "machine"}, make("b", {}, ["unknown", "lost"].includes(machine.liveness) ? `${host}: ${machine.liveness}` : host), make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, isSmall))));
+  })));
 }
+/** The runs that go on without a GPU. */
+const outOf = (device) => device.left_out || [];
 function health(device) {
-  if (device.fault || device.remap_failed || device.left_out) return "broken";
+  if (device.fault || device.remap_failed || outOf(device).length) return "broken";
   if (device.xids.length || device.remap_pending || device.uncorrected_errors) return "hurt";
   return device.uuid ? "ok" : "";
 }
@@ -103,7 +119,7 @@ function deviceCell(host, name, device, isSmall) {
   const who = work ? `${work.rank} · ${work.run}` : "idle";
   const used = typeof device.used_bytes === "number" && device.total_bytes ? `${Math.round(100 * device.used_bytes / device.total_bytes)}% mem` : "";
   const parts = [device.utilisation_percent === null || device.utilisation_percent === undefined ? "" : `${device.utilisation_percent}%`, used, typeof device.temperature_c === "number" ? `${device.temperature_c}°C` : ""];
-  const trouble = device.fault || (device.xids.length ? `XID ${device.xids.join(", ")}` : "") || (device.left_out ? "left out" : "");
+  const trouble = device.fault || (device.xids.length ? `XID ${device.xids.join(", ")}` : "") || (outOf(device).length ? "left out" : "");
   const lag = work && work.lag ? `${work.lag} behind` : work ? `step ${whole(work.step)}` : "";
   const element = make("button", {class: `cell ${health(device)}${isSmall ? " small" : ""}`, type: "button", "data-device": name, title: `${host} ${device.kind} ${device.index}: ${who}${trouble ? `; ${trouble}` : ""}`,
     click: () => showDevice(host, name, device)},
@@ -116,10 +132,21 @@ function showDevice(host, name, device) {
   const mib = (bytes) => typeof bytes === "number" ? `${whole(bytes / 2 ** 20)} MiB` : "";
   const flag = (value) => value === null || value === undefined ? "not known" : value ? "yes" : "no";
   const isGpu = Boolean(device.uuid);
-  dialog(`${host}: ${device.kind} ${device.index}`, facts([["id", device.uuid], ["works for", device.work.map((one) => `${one.run}, rank ${one.rank}, step ${whole(one.step)}`).join("; ") || "no known rank"],
+  const pairs = [["id", device.uuid], ["works for", device.work.map((one) => `${one.run}, rank ${one.rank}, step ${whole(one.step)}`).join("; ") || "no known rank"],
     ["utilisation", typeof device.utilisation_percent === "number" ? `${device.utilisation_percent} %` : isGpu ? "not known" : ""], ["memory", isGpu ? `${mib(device.used_bytes)} of ${mib(device.total_bytes)}` : ""],
     ["temperature", typeof device.temperature_c === "number" ? `${device.temperature_c} °C` : isGpu ? "not known" : ""], ["fault", device.fault], ["XIDs", device.xids.join(", ") || (isGpu ? "none" : "")],
-    ["uncorrectable errors", isGpu ? device.uncorrected_errors ?? "not known" : ""], ["remap failed", isGpu ? flag(device.remap_failed) : ""], ["remap waits for a reset", isGpu ? flag(device.remap_pending) : ""], ["left out", isGpu ? flag(device.left_out) : ""]]));
+    ["uncorrectable errors", isGpu ? device.uncorrected_errors ?? "not known" : ""], ["remap failed", isGpu ? flag(device.remap_failed) : ""], ["remap waits for a reset", isGpu ? flag(device.remap_pending) : ""],
+    ["left out by", outOf(device).join(", ")]];
+  dialog(`${host}: ${device.kind} ${device.index}`, make("div", {}, facts(pairs), isGpu ? deviceButtons(device) : ""));
+}
+/** For each run that uses the GPU or goes on without it: what its supervisor can do with it. */
+function deviceButtons(device) {
+  const button = (run, text, command, question) => make("button", {class: "plain", type: "button", "data-command": command, "data-of": run,
+    click: () => confirmThen(question, () => send("command_requested", {command, gpus: [device.uuid]}, run), run)}, text);
+  const used = [...new Set(device.work.map((one) => one.run))].filter((run) => !outOf(device).includes(run));
+  const lines = [...used.map((run) => [run, button(run, "Drain", "drain", "Save, end the attempt, go on without this GPU, and test it?")]),
+    ...outOf(device).map((run) => [run, button(run, "Test", "test", "Compare its results with known ones?"), button(run, "Return", "return", "Use this GPU from the next attempt on?")])];
+  return make("div", {class: "owner"}, ...lines.map(([run, ...buttons]) => make("div", {class: "line"}, make("b", {}, run), ...buttons)));
 }
 
 function showFailures() {
@@ -174,6 +201,7 @@ function showDetail() {
   $("alarms").replaceChildren(...row.alarms.map((alarm) => alarm.answer === "note"
     ? make("div", {class: "quiet", title: `${alarm.why}\n${alarm.fix}`}, `note: ${alarm.what}`)
     : make("div", {class: "alarm warn"}, make("b", {}, alarm.what), make("div", {}, alarm.why), make("div", {}, alarm.fix))));
+  showProposal(row);
   $("curves").parentElement.hidden = !Object.keys(detail.curves).length;
   Charts.draw($("curves"), detail);
   showReplicas();
@@ -206,11 +234,23 @@ function showCommands(row) {
   const shown = `${chosen}/${row.state}/${row.supervised}/${row.stopping}`;
   if ($("commands").dataset.of !== shown) { $("commands").replaceChildren(...buttons); $("commands").dataset.of = shown; }
 }
+/** The change that the policy on instability proposes, and the click that makes it. */
+function showProposal(row) {
+  const one = row.proposal, shown = JSON.stringify([chosen, one, row.supervised]);
+  if ($("proposal").dataset.of === shown) return;
+  $("proposal").dataset.of = shown;
+  $("proposal").hidden = !one;
+  if (!one) return;
+  const accept = make("button", {class: "plain owner", type: "button", "data-command": "accept", click: () => confirmThen(`Make this change: ${one.change}?`, () => send("command_requested", {command: "accept", step: one.number}))}, "Accept");
+  $("proposal").replaceChildren(make("b", {}, `proposed: ${one.change}`), make("div", {}, one.what), row.supervised ? accept : "");
+}
 function showCheckpoints(row) {
   const found = detail.checkpoints, parent = $("checkpoints");
   parent.replaceChildren(...found.checkpoints.map((one) => {
+    const [pin, text, question] = one.pinned ? ["unpin", "Unpin", `Let deletions take the checkpoint of step ${whole(one.step)} again?`] : ["pin", "Pin", `Keep the checkpoint of step ${whole(one.step)} from every deletion?`];
+    const pinning = one.complete || one.pinned ? make("button", {class: "small plain owner", type: "button", "data-pin": one.step, click: () => confirmThen(question, () => send("command_requested", {command: pin, step: one.step}))}, text) : "";
     const back = row.supervised && one.complete ? make("button", {class: "small plain owner", type: "button", "data-step": one.step, click: () => confirmThen(`End the attempt and resume from step ${whole(one.step)}? Later steps are trained again.`, () => send("command_requested", {command: "go_back", step: one.step}))}, "Resume from here") : "";
-    return make("tr", {}, cell(whole(one.step), "num"), cell(short(one.size_bytes, "B"), "num"), cell(duration(one.age_s), "num"), cell(one.problem ?? (one.resume ? "complete; a resume uses it" : "complete"), "text"), make("td", {}, back));
+    return make("tr", {}, cell(whole(one.step), "num"), cell(short(one.size_bytes, "B"), "num"), cell(duration(one.age_s), "num"), cell([one.problem ?? (one.resume ? "complete; a resume uses it" : "complete"), one.pinned ? "pinned" : ""].filter(Boolean).join("; "), "text"), make("td", {}, pinning, " ", back));
   }));
   if (found.problem) parent.append(make("tr", {}, make("td", {colspan: 5}, found.problem)));
   else if (!found.checkpoints.length) parent.append(make("tr", {}, make("td", {colspan: 5, class: "quiet"}, "none yet")));
@@ -218,71 +258,107 @@ function showCheckpoints(row) {
 
 // --- the editor of live settings ----------------------------------------------------------------------
 
-let shownKeys = "";
+let shownKeys = "", verdict = null, judgeDue = 0;
+/** What may change, with its value. Of a run on another machine only the values are known here. */
+const liveKeys = () => detail?.editor?.keys ?? Object.entries(detail?.values ?? {}).map(([key, value]) => ({key, value, legal: "", effect: "", obstacle: null}));
+const keyInputs = () => [...$("keys").querySelectorAll("input")];
 function resetEditor() { $("editor").reset(); shownKeys = ""; $("keys").replaceChildren(); preview(); }
+function keyLine(one) {
+  const input = make("input", {class: "owner", "data-key": one.key, inputmode: "decimal", maxlength: 100, placeholder: "change to", title: `${one.legal}; ${one.effect}`});
+  return make("label", {class: "key", title: one.effect}, make("code", {}, one.key), make("span", {class: "num"}, asText(one.value)), ...(one.obstacle ? [make("span", {class: "quiet obstacle"}, one.obstacle)] : [input, make("span", {class: "quiet legal"}, one.legal)]));
+}
+const asText = (value) => value === null || value === undefined ? "unset" : typeof value === "object" ? JSON.stringify(value) : String(value);
 function showEditor() {
-  const keys = Object.entries(detail.values), signature = JSON.stringify(keys);
-  const isEdited = [...$("keys").querySelectorAll("input")].some((input) => input.value !== "");
-  if (signature !== shownKeys && !isEdited) {
+  const keys = liveKeys(), problem = detail.editor?.problem, signature = JSON.stringify([keys, problem]);
+  if (signature !== shownKeys && !keyInputs().some((input) => input.value !== "")) {
     shownKeys = signature;
-    $("keys").replaceChildren(...keys.map(([key, value]) => make("label", {class: "key"}, make("code", {}, key), make("span", {class: "num"}, value === null ? "unset" : String(value)), make("input", {class: "owner", "data-key": key, inputmode: "decimal", maxlength: 100, placeholder: "change to"}))));
-    if (!keys.length) $("keys").replaceChildren(make("span", {class: "quiet"}, "no key of this run changes while it trains"));
+    $("keys").replaceChildren(...keys.map(keyLine));
+    if (!keys.length) $("keys").replaceChildren(make("span", {class: "quiet"}, problem ?? "no key of this run changes while it trains"));
   }
-  for (const input of $("keys").querySelectorAll("input")) input.disabled = !detail.row.supervised;
+  for (const input of [...keyInputs(), $("other-key"), $("other-value")]) input.disabled = !detail.row.supervised;
   const applied = new Map(detail.entries.filter((entry) => entry.kind === "settings_applied").map((entry) => [entry.details.version, entry.step]));
-  $("versions").replaceChildren(...[...detail.settings].reverse().map((one) => make("div", {class: "version"},
-    make("b", {}, `${one.version}: `), Object.entries(one.values ?? {}).map(([key, value]) => `${key} = ${value}`).join(", "),
-    make("div", {class: "quiet"}, [applied.has(one.version) ? `in force from step ${whole(applied.get(one.version))}` : "not in force yet", one.by, one.why, clock(one.requested_s)].filter(Boolean).join(" · ")),
-    one.before && detail.row.supervised ? make("button", {class: "small plain owner", type: "button", "data-back": one.version, click: () => fillEditor(one.before, `back to before version ${one.version}`)}, "Roll back") : null)));
+  $("versions").replaceChildren(...[...detail.settings].reverse().map((one) => {
+    const values = Object.entries(one.values ?? {}), isDropped = !values.length;
+    return make("div", {class: "version"}, make("b", {}, `${one.version}: `), isDropped ? "dropped: the run went back to a step before it" : values.map(([key, value]) => `${key} = ${asText(value)}`).join(", "),
+      make("div", {class: "quiet"}, [isDropped ? "" : applied.has(one.version) ? `in force from step ${whole(applied.get(one.version))}` : "not in force yet", one.by, one.why, clock(one.requested_s)].filter(Boolean).join(" · ")),
+      Object.keys(one.before ?? {}).length && detail.row.supervised ? make("button", {class: "small plain owner", type: "button", "data-back": one.version, click: () => fillEditor(one.before, `back to before version ${one.version}`)}, "Roll back") : null);
+  }));
   if (!detail.settings.length) $("versions").replaceChildren(make("span", {class: "quiet"}, "nothing was changed"));
-  preview();
+  showPreview();
 }
 /** Put values into the editor, where they are looked at before they are applied. */
 function fillEditor(values, why) {
   for (const [key, value] of Object.entries(values)) {
-    const input = [...$("keys").querySelectorAll("input")].find((one) => one.dataset.key === key);
-    if (input) input.value = value === null ? "unset" : String(value);
+    const input = keyInputs().find((one) => one.dataset.key === key);
+    if (input) input.value = asText(value);
   }
   $("why").value = why;
   preview();
 }
+function parseValue(text) {
+  if (text === "unset") return null;
+  try { return JSON.parse(text); } catch { return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text; }
+}
 function edited() {
-  const found = {};
-  for (const input of $("keys").querySelectorAll("input")) {
-    const text = input.value.trim(), now = detail?.values[input.dataset.key];
-    if (text === "") continue;
-    const value = text === "unset" ? null : text === "true" || text === "false" ? text === "true" : text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
-    if (value !== now) found[input.dataset.key] = value;
+  const now = new Map(liveKeys().map((one) => [one.key, one.value])), found = {};
+  const given = keyInputs().map((input) => [input.dataset.key, input.value.trim()]);
+  if ($("other-key").value.trim()) given.push([$("other-key").value.trim(), $("other-value").value.trim()]);
+  for (const [key, text] of given) {
+    if (text === "" && now.has(key)) continue;
+    const value = parseValue(text);
+    if (JSON.stringify(value) !== JSON.stringify(now.get(key))) found[key] = value;
   }
   return found;
 }
+/** Show what changes, and ask soon whether the supervisor would take it. */
 function preview() {
-  const changes = Object.entries(edited());
+  verdict = null;
+  clearTimeout(judgeDue);
+  const name = chosen, values = JSON.stringify(edited());
+  if (values !== "{}" && role === "owner") judgeDue = setTimeout(async () => {
+    const found = await ask(`/api/preview?name=${encodeURIComponent(name)}&values=${encodeURIComponent(values)}`);
+    if (name !== chosen || values !== JSON.stringify(edited())) return;
+    verdict = found;
+    showPreview();
+  }, JUDGE_AFTER_MS);
+  showPreview();
+}
+function showPreview() {
+  const now = new Map(liveKeys().map((one) => [one.key, one.value])), changes = Object.entries(edited());
   $("preview").replaceChildren(...changes.map(([key, value]) => {
-    const before = detail.values[key], times = typeof before === "number" && typeof value === "number" && before ? ` (× ${number(value / before, 3)})` : "";
-    return make("div", {}, `${key}: ${before ?? "unset"} → ${value ?? "unset"}${times}`);
+    const before = now.get(key), times = typeof before === "number" && typeof value === "number" && before ? ` (× ${number(value / before, 3)})` : "";
+    return make("div", {}, now.has(key) ? `${key}: ${asText(before)} → ${asText(value)}${times}` : `${key} → ${asText(value)}`);
   }));
-  if (changes.length) $("preview").append(make("span", {class: "quiet"}, "checked as in the config, and applied by all ranks at the same step"));
-  $("apply").disabled = !changes.length;
+  // An error without an exit code is one of the controller, which leaves the verdict to the supervisor.
+  const refused = verdict?.error?.exit_code === undefined ? null : verdict.error;
+  if (refused) $("preview").append(make("div", {class: "refused"}, make("b", {}, refused.what), make("div", {}, refused.why), make("div", {}, refused.fix)));
+  else if (changes.length) $("preview").append(make("span", {class: "quiet"}, verdict?.texts ? "checked as in the config: all ranks apply it at the same step" : verdict ? "the supervisor checks it when it is applied" : "is checked ..."));
+  $("apply").disabled = !changes.length || refused !== null;
 }
 async function applyChanges() {
   const expected = Math.max(0, ...detail.settings.map((one) => one.version));
-  const answer = await send("settings_requested", {values: edited(), why: $("why").value.trim(), by: $("by").value.trim() || "the page", expected});
+  const answer = await send("settings_requested", {values: edited(), why: $("why").value.trim(), expected});
   if (answer && answer.outcome !== "refused") resetEditor();
 }
 
 // --- requests, dialogs, notices -----------------------------------------------------------------------
 
-async function get(address) {
+/** The document, also that of an error; null without an answer. */
+async function ask(address) {
   try {
     const answer = await fetch(address);
     if (answer.status === 401) lockOut();
-    return answer.ok ? await answer.json() : null;
+    return await answer.json();
   } catch { return null; }
 }
-async function send(kind, body) {
+async function get(address) {
+  const found = await ask(address);
+  return found?.error ? null : found;
+}
+async function send(kind, values, run = chosen) {
+  const body = kind === "stop_requested" ? values : {...values, by: $("by").value.trim() || "the page"};
   const id = [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  const request = {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({run: chosen, kind, id, body})};
+  const request = {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({run, kind, id, body})};
   try {
     const answer = await fetch("/api/request", request), found = await answer.json();
     notice(found.error ?? found, Boolean(found.error) || ["refused", "failed"].includes(found.outcome));
@@ -299,6 +375,7 @@ function notice(found, failed) {
   setTimeout(() => element.remove(), failed ? 30000 : 10000);
 }
 function dialog(title, body, yes = null) {
+  if ($("dialog").open) $("dialog").close();
   $("dialog-title").textContent = title;
   $("dialog-body").replaceChildren(body);
   $("dialog-yes").hidden = !yes;
@@ -307,7 +384,7 @@ function dialog(title, body, yes = null) {
   $("dialog").returnValue = "";
   $("dialog").showModal();
 }
-const confirmThen = (question, act) => dialog(chosen, make("p", {}, question), act);
+const confirmThen = (question, act, run = chosen) => dialog(run, make("p", {}, question), act);
 
 // --- the log ------------------------------------------------------------------------------------------
 
@@ -326,16 +403,27 @@ async function readLog() {
 
 // --- the stream ---------------------------------------------------------------------------------------
 
+const due = new Set(); // what is shown again at the next frame; a page that is not visible has none
+let shownAt = 0;
+function show() {
+  cancelAnimationFrame(shownAt);
+  shownAt = 0;
+  for (const part of due) part();
+  due.clear();
+  if (!chosen && everConnected) { const first = $("runs").firstChild?.dataset?.run; if (first) choose(first); }
+}
 function take(kind, data) {
   if (kind === "state") model = {runs: {}, machines: {}, failures: {}, controller: {}};
   for (const [section, changed] of Object.entries(data)) {
     for (const [name, value] of Object.entries(changed)) { if (value === null) delete model[section][name]; else (model[section] ??= {})[name] = value; }
   }
-  if (data.runs || data.controller) showRuns();
-  if (data.machines) showDevices();
-  if (data.failures || data.runs) showFailures();
+  for (const of of ["runs", "machines"]) for (const [name, value] of Object.entries(data[of] ?? {})) if (value === null) kept[of].delete(name);
+  if (kind === "state") for (const map of Object.values(kept)) map.clear();
+  if (data.runs || data.controller) due.add(showRuns);
+  if (data.machines) due.add(showDevices);
+  if (data.failures || Object.keys(data.runs ?? {}).some((name) => name in model.failures)) due.add(showFailures);
+  if (kind === "state") show(); else if (!shownAt) shownAt = requestAnimationFrame(show);
   if (chosen && (kind === "state" || data.runs?.[chosen] || data.failures?.[chosen])) askDetail();
-  if (!chosen && everConnected) { const first = $("runs").firstChild?.dataset?.run; if (first) choose(first); }
 }
 function connected(text, kind) { $("connection").textContent = text; $("connection").className = `tag ${kind}`; }
 function lockOut() { connected("locked out: open the address that prime-train control prints", "bad"); }
@@ -354,12 +442,11 @@ function follow() {
 
 async function start() {
   $("filter").addEventListener("input", showRuns);
-  $("plotly").addEventListener("load", () => { if (detail) showDetail(); });
   const pick = (event) => { const line = event.target.closest("tr[data-run]"); if (line && !event.target.closest("a")) choose(line.dataset.run); };
   $("runs").addEventListener("click", pick);
   document.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.target.matches?.("tr.choice")) event.target.click(); });
   $("editor").addEventListener("input", preview);
-  $("editor").addEventListener("reset", () => setTimeout(() => { shownKeys = ""; if (detail) showEditor(); }));
+  $("editor").addEventListener("reset", () => setTimeout(() => { shownKeys = ""; if (detail) showEditor(); preview(); }));
   $("editor").addEventListener("submit", (event) => { event.preventDefault(); applyChanges(); });
   $("log-attempt").addEventListener("change", readLog);
   setInterval(() => { if ($("log-follow").checked) readLog(); }, LOG_EVERY_MS);

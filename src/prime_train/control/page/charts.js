@@ -10,6 +10,19 @@ const Charts = (() => {
   ];
   const drawn = new Map(); // title -> element
 
+  let isLoading = false, waiting = null;
+  /** plotly takes seconds to load, and the tables do not wait for it. */
+  function load(parent, detail) {
+    waiting = [parent, detail];
+    if (isLoading) return;
+    isLoading = true;
+    const script = document.createElement("script");
+    script.src = "/plotly.min.js";
+    script.onload = () => draw(...waiting);
+    script.onerror = () => { isLoading = false; };
+    document.head.append(script);
+  }
+
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function traces(plot, curves) {
@@ -66,7 +79,10 @@ const Charts = (() => {
   }
 
   function draw(parent, detail) {
-    if (typeof Plotly === "undefined") return; // it takes seconds to load, and the tables do not wait for it
+    if (typeof Plotly === "undefined") {
+      if (Object.keys(detail.curves).length) load(parent, detail);
+      return;
+    }
     const plots = PLOTS.map((plot) => ({plot, data: traces(plot, detail.curves)}));
     for (const {plot, data} of plots) place(parent, plot.title, data.length > 0);
     for (const {plot, data} of plots) {

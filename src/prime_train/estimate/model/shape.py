@@ -17,6 +17,8 @@ from prime_train.estimate.model.parameters import decoder_parameters, linear_sta
 from prime_train.estimate.model.unknown_families import check_like_llama, check_structure
 from prime_train.registry.known import shape_row
 from prime_train.spec import RunSpec, decoder_size
+from prime_train.spec.audio import Audio
+from prime_train.spec.clip_size import count_parameters, size_of
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 _SHARED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "vision_config", "audio_config")
@@ -85,6 +87,8 @@ def shape_from_registry(name: str) -> ModelShape | None:
 
 def shape_from_run(run: RunSpec, vocab_size: int) -> ModelShape:
     """The shape given by the size fields of a run.toml and `vocab_size`. Raises ShapeError."""
+    if run.audio is not None:
+        return _shape_of_encoder(run.run.name, run.audio)
     decoder = decoder_size.architecture_from_fields(run.model, vocab_size)
     if decoder.parameters > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {decoder.parameters:.2g} parameters: no such model exists")
@@ -108,6 +112,30 @@ def shape_from_run(run: RunSpec, vocab_size: int) -> ModelShape:
         source="the size fields of the config",
         dense_layers=0 if decoder.experts else decoder.layers,
         ctx_tokens=run.data.ctx_tokens,
+        weight_bytes=4.0,
+    )
+
+
+def _shape_of_encoder(name: str, audio: Audio) -> ModelShape:
+    """An encoder as a decoder with as many blocks: it has the same products, and classes as its head. ShapeError."""
+    encoder, parameters = audio.encoder, count_parameters(audio)
+    if parameters > _MAX_PARAMETERS:
+        raise ShapeError("", f"its sizes make {parameters:.2g} parameters: no such model exists")
+    return ModelShape(
+        name=name,
+        vocab_size=audio.classes or 1,
+        layers=encoder.layers,
+        hidden_size=encoder.width,
+        heads=encoder.heads,
+        kv_heads=encoder.heads,
+        head_dim=encoder.head_dim,
+        mlp_size=encoder.mlp_size,
+        parameters=parameters,
+        tie_embeddings=False,
+        source="[audio.encoder], read as a decoder with a token for each patch",
+        qk_norm=True,
+        dense_layers=encoder.layers,
+        ctx_tokens=size_of(audio).tokens,
         weight_bytes=4.0,
     )
 

@@ -18,7 +18,7 @@ from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import SeenPaths
 from prime_train.core.plans import read_plan
-from prime_train.core.rundir import RunDir
+from prime_train.core.rundir import RunDir, append_line
 from prime_train.events import CheckpointUnreadable, Phase, Progress, SaveListened, SettingsApplied, StopListened
 from prime_train.programs.command.files import GrowingFile
 from prime_train.programs.command.folder_lock import hold_folder
@@ -208,8 +208,8 @@ class CommandObserver(LogObserver):
         """Add a line to metrics.jsonl, from which the report and W&B have their curves. A full disk costs the line."""
         values = {"step": self._step, "loss": self._loss, "tokens_per_s": self._tokens_per_s}
         finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-        with suppress(OSError), self._run_dir.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite) + "\n")
+        with suppress(OSError):
+            append_line(self._run_dir.metrics, json.dumps(finite))
 
     def _report_last_step(self) -> None:
         """Report once that the last step is done: what follows, as a save of the whole model, has no steps."""

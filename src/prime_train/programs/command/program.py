@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from typing import Literal
 from prime_train import live
 from prime_train.checkpoints.cleanup import Keep
 from prime_train.checkpoints.step_folders import StepPlaces
-from prime_train.core import redaction
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import base
@@ -25,13 +23,13 @@ from prime_train.programs.command.describe import describe_search, describe_trai
 from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.observer import ROLE, CommandObserver, live_folder
 from prime_train.programs.command.packed_resume import refuse_packed
+from prime_train.programs.command.refusals import refuse_missing, refuse_pattern, refuse_secrets
 from prime_train.programs.command.trainer import KnownTrainer, know_run, trainer_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.program import TERMINAL, Host, Launch, Needs, Program, ProgramConfig, Variable
 from prime_train.supervise.launch.run_directory import Opened, Resume
 
 INJECTED = Path(live.__file__).with_name("injected")
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +55,8 @@ class CommandProgram(RunTomlProgram):
                 why="this program starts the command line in command.argv",
                 fix='run.kind = "command" with a [command] table; or take run.program out',
             )
-        _refuse_secrets(command.argv, command.env, config.path)
-        _refuse_pattern(command.progress.log, config.path)
+        refuse_secrets(command.argv, command.env, config.path)
+        refuse_pattern(command.progress.log, config.path)
         trainer_of(_absolute(config.run))  # raises for a profile or layout that does not exist
 
     def named(self, config: ProgramConfig, run_name: str | None) -> tuple[RunSpec, RunDir]:
@@ -84,7 +82,7 @@ class CommandProgram(RunTomlProgram):
         """The program as this command stops it. Raises UserError if the command cannot be started."""
         trainer = trainer_of(_absolute(config.run))
         if not only_shown:
-            _refuse_missing(trainer)
+            refuse_missing(trainer)
         stop = trainer.stop
         return replace(
             self,
@@ -117,7 +115,7 @@ class CommandProgram(RunTomlProgram):
                 argv=(*wrapper, *trainer.command.argv, *words),
                 cwd=trainer.cwd,
                 log=run_dir.log(attempt, ROLE),
-                variables=(*own, *variables, *_add_live(trainer, run_dir, attempt)),
+                variables=(*own, *variables, *_add_live(trainer, run_dir, attempt, resume_step)),
                 files=((live_folder(run_dir, attempt) / live.RESUME, saved),),
             ),
         )
@@ -183,100 +181,6 @@ def _find_temporary(env: Sequence[str]) -> Path:
     return Path(given or tempfile.gettempdir())
 
 
-# --- what cannot be started -------------------------------------------------------------------------
-
-
-def _refuse_secrets(argv: Sequence[str], env: Sequence[str], path: str) -> None:
-    """Raise UserError for a secret in the file, and for an entry of env that is no assignment."""
-    for number, given in enumerate(env):
-        name, separator, value = given.partition("=")
-        if not separator or not _NAME.fullmatch(name):
-            raise UserError(
-                what=f"{redaction.redact(given)!r} is no assignment",
-                where=f"{path}: command.env.{number}",
-                why="an entry is NAME=value",
-                fix='for example: env = ["NCCL_DEBUG=INFO"]',
-            )
-        if redaction.is_secret(name, value) or redaction.find(given):
-            raise _secret_error(f"command.env has the secret {name}", f"{path}: command.env.{number}", name)
-    for number, word in enumerate(argv):
-        flag, separator, value = word.partition("=")
-        name = flag if separator else argv[number - 1] if number else ""
-        is_flag = len(name) > len("-p") and name.startswith("-") and (separator or not word.startswith("-"))
-        is_named = is_flag and redaction.is_secret(name.strip("-").replace("-", "_"), value if separator else word)
-        if redaction.find(word) or is_named:
-            raise _secret_error(
-                f"argument {number} of the command is a secret", f"{path}: command.argv.{number}", "NAME"
-            )
-
-
-def _secret_error(what: str, where: str, name: str) -> UserError:
-    return UserError(
-        what=what,
-        where=where,
-        why="the command is written into the run directory, and every user of this machine can list it",
-        fix=f"export {name}=... before prime-train; the trainer inherits it, and every file masks it",
-    )
-
-
-def _refuse_pattern(pattern: str, path: str) -> None:
-    if not pattern:
-        return
-    try:
-        has_step = "step" in re.compile(pattern).groupindex
-        problem = "" if has_step else "it has no group (?P<step>...)"
-    except re.error as error:
-        problem = str(error)
-    if problem:
-        raise UserError(
-            what=f"command.progress.log cannot be used: {problem}",
-            where=f"{path}: command.progress.log",
-            why="the number of the step is read from the group `step` of a Python regular expression",
-            fix=r"for example: log = '''step (?P<step>\d+).*loss (?P<loss>\S+)'''",
-        )
-
-
-def _refuse_missing(trainer: KnownTrainer) -> None:
-    """Raise UserError if the working directory or the program does not exist, or may not be executed."""
-    if not trainer.cwd.is_dir():
-        raise UserError(
-            what="there is no such folder",
-            where=f"command.cwd = {trainer.cwd}",
-            why="the command is started there",
-            fix="create it, or correct command.cwd",
-        )
-    program = trainer.command.argv[0]
-    folder = f"{Path(trainer.command.python).expanduser().parent}{os.pathsep}" if trainer.command.python else ""
-    path = folder + os.environ.get("PATH", os.defpath)
-    if "/" in program:
-        found = trainer.cwd / program
-        is_there, is_executable = found.exists(), os.access(found, os.X_OK) and not found.is_dir()
-    else:
-        is_executable = shutil.which(program, path=path) is not None
-        is_there = is_executable or shutil.which(program, mode=os.F_OK, path=path) is not None
-    if is_executable:
-        return
-    shown = shlex.quote(program)
-    beside = (trainer.cwd / program).is_file() and "/" not in program
-    raise UserError(
-        what=f"{shown} may not be executed" if is_there else f"there is no program {shown}",
-        where=f"command.argv = {shlex.join(trainer.command.argv)[:200]}",
-        why="the system starts a program that is executable, by its path or from a folder of PATH",
-        fix=_suggest_start(program, is_there=is_there or beside),
-    )
-
-
-def _suggest_start(program: str, *, is_there: bool) -> str:
-    if is_there and program.endswith(".py"):
-        return f"python {shlex.quote(program)} ..."
-    if is_there:
-        path = program if "/" in program else f"./{program}"
-        return (
-            f"chmod +x {shlex.quote(path)}, and start it by its path; or bash {shlex.quote(program)} for a shell script"
-        )
-    return "activate its environment, give its path, or set command.python to the interpreter beside it"
-
-
 # --- resume -----------------------------------------------------------------------------------------
 
 
@@ -295,12 +199,13 @@ def _ask_resume(trainer: KnownTrainer, saved: str, resume_step: int) -> tuple[tu
     return (), (Variable(name, fill(text), f"it goes on from step {resume_step}"),)
 
 
-def _add_live(trainer: KnownTrainer, run_dir: RunDir, attempt: int) -> tuple[Variable, ...]:
+def _add_live(trainer: KnownTrainer, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Variable, ...]:
     """The variables of prime_train.live: where a script reports, and the folder from which callbacks are added."""
     folder, applied = live_folder(run_dir, attempt), run_dir.applied_settings(attempt)
     reports = [Variable(live.FOLDER_ENV, str(folder), "a script reports its steps here, and is asked to stop")]
     if trainer.command.settings:
         reports.append(Variable(live.PLANS_ENV, str(run_dir.settings), "a script finds changes of its settings here"))
+        reports.append(Variable(live.STEP_ENV, str(resume_step), "it knows its step before its first report"))
         reports.append(Variable(live.APPLIED_ENV, str(applied), "it makes the changes of earlier attempts again"))
     if not trainer.command.live:
         return tuple(reports)

@@ -53,10 +53,13 @@ def train_extra_missing(run: RunSpec, facts: Facts) -> Problems:
     needed = {*_ALWAYS_NEEDED}
     if any(source.kind == "hf-dataset" for source in run.data.sources):
         needed |= {"datasets", "pyarrow"}
+    of_audio = {"soundfile", "soxr", "scipy", "pyarrow"} if run.audio is not None else set()
+    needed |= of_audio
     packages = known(facts.packages)
     missing = [name for name in packages.missing if name in needed]
     if missing:
-        yield Problem("run.kind", f"not installed: {', '.join(missing)}", install_command("train"))
+        extra = "audio" if of_audio.intersection(missing) else "train"
+        yield Problem("run.kind", f"not installed: {', '.join(missing)}", install_command(extra))
     old = [f"{one.name} {one.version} is not {one.needed}" for one in packages.old if one.name in needed]
     if old:
         yield Problem("run.kind", f"too old: {', '.join(old)}", install_command("train"))

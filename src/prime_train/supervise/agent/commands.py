@@ -1,6 +1,7 @@
 """Carries commands from the bus to the supervisor, as request files, and its answers back. Acts once for each id.
 
-A command names what it wants: stop, settings or command. A controller that saw no answer repeats it with the same id.
+A command names what it wants: stop, settings, command, or the end of a log. A controller that saw no answer repeats it
+with the same id.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import json
 import queue
 import re
 import threading
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,31 +19,43 @@ from prime_train.bus.base import Bus, BusError, BusMessage
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import RECORD_BYTES, read_json
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
+from prime_train.supervise.agent.log_tail import read_log_tail
 from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.processes import requests
 from prime_train.supervise.processes.ask import ask
 
 MOST_WAITING = 100  # commands; a controller that sends more at once gets a refusal for each
 _ANSWERS_KEPT = 1000
+_MOST_REPORTED = 32
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _REQUESTS = {"settings": requests.SETTINGS_REQUESTED, "command": requests.COMMAND_REQUESTED}
-_KINDS = ("stop", *_REQUESTS)
+_LOG = "log"
+_KINDS = ("stop", _LOG, *_REQUESTS)
 Answer = dict[str, Any]  # outcome, what, why, fix, where
 
 
 class Commands:
-    """Answers in a thread, because a supervisor may take seconds. `bus` sends the answers."""
+    """Answers in a thread, because a supervisor may take seconds. `bus` sends the answers.
 
-    def __init__(self, run_dir: RunDir, bus: Bus) -> None:
+    `report`: what an unexpected error is written with, each kind once. `hidden`: secrets that no log on the bus has.
+    """
+
+    def __init__(self, run_dir: RunDir, bus: Bus, report: Callable[[str], None], hidden: Sequence[str] = ()) -> None:
         self._run_dir = run_dir
+        self._hidden = hidden
         self._bus = bus
+        self._report = report
+        self._reported: set[str] = set()
         self._file = run_dir.bus / "answers.json"
         self._answers = self._load()
         self._waiting: queue.Queue[BusMessage] = queue.Queue(MOST_WAITING)
         threading.Thread(target=self._work, name="commands", daemon=True).start()
 
     def receive(self, message: BusMessage) -> None:
-        """Answer a command later, or refuse it at once if too many wait."""
+        """Answer a command later, or refuse it at once if too many wait. A log waits for no supervisor."""
+        if message.body.get("kind") == _LOG:
+            self._reply(message, self.answer(message))
+            return
         try:
             self._waiting.put_nowait(message)
         except queue.Full:
@@ -51,7 +65,24 @@ class Commands:
     def _work(self) -> None:
         while True:
             message = self._waiting.get()
-            self._reply(message, self.answer(message))
+            # Any error: without this thread every later command would wait for ever.
+            try:
+                answer = self.answer(message)
+            except Exception as error:
+                answer = self._describe(error)
+            try:
+                self._reply(message, answer)
+            except Exception as error:
+                self._describe(error)
+
+    def _describe(self, error: Exception) -> Answer:
+        """The answer to a command that failed by an unexpected error, which the log has once."""
+        what = f"{type(error).__name__}: {error}"[:200]
+        if what not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add(what)
+            self._report(f"a command failed by an unexpected error: {what}\n{traceback.format_exc()}")
+        why, fix = "the agent of the run met an unexpected error", "look at agent.log in the folder of the run"
+        return refuse(f"the command failed: {what}", why, fix, str(self._run_dir.bus)) | {"outcome": "unknown"}
 
     def _reply(self, message: BusMessage, answer: Answer) -> None:
         # A controller that is gone gets the answer when it repeats the command.
@@ -72,6 +103,9 @@ class Commands:
             )
             return refuse(what, why, "install one prime-train everywhere")
         try:
+            if kind == _LOG:  # it changes nothing, so it is not remembered
+                log = read_log_tail(self._run_dir, body, self._hidden)
+                return {**dict.fromkeys(("what", "why", "fix", "where"), ""), "outcome": "done", "log": log}
             found = self._stop(message.id) if kind == "stop" else self._ask(_REQUESTS[kind], body, message.id)
         except UserError as error:
             # Nothing is remembered: the same command may be repeated, and the supervisor knows what it has done.
@@ -85,7 +119,7 @@ class Commands:
         # Remembered before it is done: a second stop would end the run without a checkpoint.
         self._keep(command_id, answer)
         try:
-            requests.request_stop(self._run_dir, read_state(self._run_dir).state.attempt_number)
+            requests.request_stop(self._run_dir, read_state(self._run_dir).state.attempt_number, command_id)
         except UserError:
             del self._answers[command_id]
             raise

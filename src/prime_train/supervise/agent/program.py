@@ -5,32 +5,32 @@ After a lost connection, a restart or a full store it goes on with the events th
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import fcntl
+import math
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from prime_train.bus.base import Bus, BusError, BusRefused, to_word
 from prime_train.bus.open import open_bus, read_link
 from prime_train.bus.spool import Spool
 from prime_train.core.errors import UserError
 from prime_train.core.outside import RECORD_BYTES, read_json
-from prime_train.core.python_child import own_module
 from prime_train.core.redaction import own_secrets, redact
-from prime_train.core.rundir import RunDir, make_folder, open_private
+from prime_train.core.rundir import RunDir
 from prime_train.events import Follower
 from prime_train.spec.supervision import BusLink
 from prime_train.supervise.agent.commands import Commands
+from prime_train.supervise.agent.present import read_present_state
 from prime_train.supervise.agent.pulse import Pulse
+from prime_train.supervise.processes.beside import enter_background, hold_alone, start_beside
 from prime_train.supervise.processes.lock import find_holder
 
 BEAT_S = 1.0
+_PRESENT_EVERY = 10  # heartbeats: GPUs are sampled every ten seconds
 _TURN_S = 0.25  # a command ends the wait
 _REFUSED_S = 5.0  # before a batch is sent again that the bus has refused
 _MOST_REASONS = 32  # of failed batches, in the log: a run may last for months without a reader of its bus
@@ -38,7 +38,8 @@ _LAST_BYTES = 256 << 10  # of each file of events, from which the first heartbea
 _WAIT_FOR_SUPERVISOR_S = 30.0  # another one may take over until then
 _FLUSH_S = 60.0  # for the last events; a later run sends what is left
 _NICENESS = 10  # the trainer has the processor first
-_MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
+_MOST_RESTARTS = 3  # after unexpected errors, with longer and longer pauses
+_FIRST_PAUSE_S = 2.0
 
 
 def start(run_dir: RunDir, link: BusLink) -> None:
@@ -49,34 +50,43 @@ def start(run_dir: RunDir, link: BusLink) -> None:
     """
     assert link.url is not None, "a run without a bus has no agent"
     read_link(link.url, link.credentials_file, link.credentials_env, os.environ)
-    make_folder(run_dir.bus)
-    variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
-    with open(run_dir.bus / "agent.log", "ab", opener=open_private) as log:
-        command = own_module(__name__, str(run_dir.path), "--detach")
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True)
+    start_beside(__name__, run_dir, run_dir.bus / "agent.log")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--detach", action="store_true", help="continue in the background")
-    options = parser.parse_args()
-    if options.detach and os.fork():
+    run_dir = enter_background(__doc__)
+    if run_dir is None:
         return 0
     os.nice(_NICENESS)
-    run_dir = RunDir(options.run_dir.resolve())
-    with _lock(run_dir):
-        link = read_bus_link(run_dir)
-        assert link.url is not None, "the run was started with a bus"
+    # An earlier agent goes on with the run of a later supervisor, so it is waited for without a limit.
+    with hold_alone(run_dir.bus / "agent.lock", math.inf):
+        return _serve_again(lambda: _serve(run_dir))
+
+
+def _serve_again(serve: Callable[[], int], first_pause_s: float = _FIRST_PAUSE_S) -> int:
+    """The exit code of `serve`, which is started again after an unexpected error, because the supervisor does not."""
+    for restarts in range(_MOST_RESTARTS + 1):
+        if restarts:
+            time.sleep(first_pause_s * 2**restarts)
         try:
-            credentials = read_link(link.url, link.credentials_file, link.credentials_env, os.environ)
-        except UserError as error:
-            _log(str(error))
-            return 1
-        machine = name_machine(link, credentials.user if credentials else "")
-        bus = open_bus(credentials, f"{machine} {run_dir.path.name}"[:200])
+            return serve()
+        except Exception:
+            _log(f"an unexpected error: {redact(traceback.format_exc(), own_secrets())}")
+    _log(f"the agent ends after {_MOST_RESTARTS} restarts; the next one of the run sends the events that are left")
+    return 1
+
+
+def _serve(run_dir: RunDir) -> int:
+    link = read_bus_link(run_dir)
+    assert link.url is not None, "the run was started with a bus"
+    try:
+        credentials = read_link(link.url, link.credentials_file, link.credentials_env, os.environ)
+    except UserError as error:
+        _log(str(error))
+        return 1
+    machine = name_machine(link, credentials.user if credentials else "")
+    with contextlib.closing(open_bus(credentials, f"{machine} {run_dir.path.name}"[:200])) as bus:
         Agent(run_dir, bus, to_word(run_dir.path.name), machine).follow()
-        bus.close()
     return 0
 
 
@@ -89,14 +99,6 @@ def read_bus_link(run_dir: RunDir) -> BusLink:
 def name_machine(link: BusLink, user: str) -> str:
     """The name of this machine on the bus: that of its credentials, because a server lets it speak for no other."""
     return user or to_word(link.machine or os.uname().nodename)
-
-
-@contextlib.contextmanager
-def _lock(run_dir: RunDir) -> Iterator[None]:
-    """Held by the one agent of a run. Waits for that of an earlier supervisor to end."""
-    with open(run_dir.bus / "agent.lock", "ab", opener=open_private) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class Agent:
@@ -113,8 +115,8 @@ class Agent:
         self._beats = 0
         self._next_batch_s = 0.0
         self._heard = [bus.subscribe(f"pt.{job}.cmd.{who}") for who in (machine, "all")]
-        self._commands = Commands(run_dir, bus)
         self._hidden = own_secrets()
+        self._commands = Commands(run_dir, bus, lambda text: _log(redact(text, self._hidden)), self._hidden)
         self._reasons: set[str] = set()  # why batches failed, each in the log once
 
     def follow(self) -> None:
@@ -156,10 +158,11 @@ class Agent:
         return is_idle
 
     def _beat(self, pulse: Pulse) -> None:
+        more = read_present_state(self._run_dir, time.time()) if self._beats % _PRESENT_EVERY == 0 else {}
         self._beats += 1
         # One that is late is worth nothing, so it is not repeated: the next follows in a second.
         with contextlib.suppress(BusError):
-            self._bus.publish(f"{self._subject}.hb", asdict(pulse), f"{self._life}:{self._beats}")
+            self._bus.publish(f"{self._subject}.hb", {**asdict(pulse), **more}, f"{self._life}:{self._beats}")
 
     def _send(self) -> bool:
         """Send a batch. Returns whether there is none."""

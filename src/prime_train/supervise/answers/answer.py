@@ -48,6 +48,10 @@ class Answers:
         if isinstance(message, SettingsChecked):
             yield from self._settings.finish(message, state)
 
+    def close(self, state: State, *, finished: bool) -> Iterator[Event]:
+        """The answers to what the end of the run leaves open."""
+        yield from self._settings.close(state, finished=finished)
+
     def processes(self) -> tuple[Identity, ...]:
         """Its processes, which belong to no attempt."""
         return self._settings.processes()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,18 @@ from prime_train.config import detect, run_toml
 from prime_train.config.schema import Field, Table, walk_fields
 from prime_train.config.validate_value import value_fault
 from prime_train.core import outside
-from prime_train.core.errors import UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Finding, Severity
 from prime_train.core.outside import CONFIG_BYTES, MARK_BYTES
 from prime_train.core.plans import read_plans
 from prime_train.core.rundir import RunDir
+from prime_train.events.bounds import MOST_STEPS
 from prime_train.spec import RunSpec
 from prime_train.spec.command import CommandSpec, DeclaredSetting
 from prime_train.spec.live_keys import LIVE_KEYS, LiveKey, find_fixed, find_live
-from prime_train.spec.live_values import describe_values, overlay, pin_global_batch, read_value, with_values
-from prime_train.supervise.launch.run_directory import read_run_spec
+from prime_train.spec.live_values import describe_values, overlay, read_value, with_values
+from prime_train.supervise.core.journal import read_state
+from prime_train.supervise.launch.run_directory import Resume, read_run_spec
 from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.edit import EditRefused, edited
 
@@ -61,6 +63,12 @@ def list_live(run: RunSpec) -> tuple[LiveKey, ...]:
     return tuple(each for each in LIVE_KEYS if run.run.kind in each.kinds)
 
 
+def list_fields() -> dict[str, Field]:
+    """Each key of a config, "table.field", with its type and bounds."""
+    found = walk_fields(run_toml.schema())
+    return {".".join(path): item for path, _, item in found if not isinstance(item.shape, Table)}
+
+
 def check(run_dir: RunDir, wanted: Mapping[str, Any], step: int) -> Change:
     """The change to these values, judged as the config is. Raises UserError for the first fault.
 
@@ -69,10 +77,10 @@ def check(run_dir: RunDir, wanted: Mapping[str, Any], step: int) -> Change:
     config, present = read_present(run_dir)
     if config.command is not None:
         return _check_declared(run_dir, config.command, wanted)
-    found = walk_fields(run_toml.schema())
-    fields = {".".join(path): item for path, _, item in found if not isinstance(item.shape, Table)}
+    fields = list_fields()
     for key, value in wanted.items():
-        _refuse_key(key, present, fields)
+        if (obstacle := find_obstacle(key, present, fields)) is not None:
+            raise obstacle
         _refuse_value(fields[key], key, value)
         if key == "rl.kl_coef" and value == 0:
             raise _refusal(
@@ -168,24 +176,25 @@ def _refuse_kind(run: RunSpec, run_dir: RunDir) -> None:
         raise UserError(what, str(run_dir.path), why, fix)
 
 
-def _refuse_key(key: str, run: RunSpec, fields: Mapping[str, Field]) -> None:
-    """Raise UserError for a key that does not exist, or does not change live."""
+def find_obstacle(key: str, run: RunSpec, fields: Mapping[str, Field]) -> UserError | None:
+    """Why a key does not exist, or does not change live; None if it may change. `fields`: those of `list_fields`."""
     live, fixed = find_live(key), find_fixed(key)
     if key not in fields:
-        raise _unknown_key(key, fields)
+        return _unknown_key(key, fields)
     if live is None:
         assert fixed is not None  # a test compares the tables with the schema
         again = "start another run with --run-name" if fixed.in_another_run else "start it again"
         fix = f"prime-train stop {run.run.name}, change {key} in the config, and {again}"
-        raise _refusal(f"{key} does not change while the run trains", key, fixed.why, fix)
+        return _refusal(f"{key} does not change while the run trains", key, fixed.why, fix)
     if run.run.kind not in live.kinds:
         what = f"a run of kind {run.run.kind} does not use {key}"
-        raise _refusal(what, key, f"only runs of kind {' or '.join(live.kinds)} do", "")
+        return _refusal(what, key, f"only runs of kind {' or '.join(live.kinds)} do", "")
     if key == "rl.kl_coef" and not (run.rl and run.rl.kl_coef):
         why = "the reference model is that of the first RL step, and only a run that began with one has it"
-        raise _refusal("rl.kl_coef is 0, and stays 0", key, why, "start another run with rl.kl_coef above 0")
+        return _refusal("rl.kl_coef is 0, and stays 0", key, why, "start another run with rl.kl_coef above 0")
     if key == "optim.muon_lr" and run.optim.kind != "muon":
-        raise _refusal(f"{key} has no effect", key, f"optim.kind is {run.optim.kind}", "set optim.lr")
+        return _refusal(f"{key} has no effect", key, f"optim.kind is {run.optim.kind}", "set optim.lr")
+    return None
 
 
 def _unknown_key(key: str, fields: Mapping[str, Field]) -> UserError:
@@ -208,22 +217,47 @@ def _refuse_value(item: Field, key: str, value: Any) -> None:
 def _judge(run_dir: RunDir, config: RunSpec, present: RunSpec, changed: RunSpec, values: Mapping[str, Any]) -> None:
     """Raise UserError for an error that the rules find in the changed config and not in the present one."""
     text = outside.read_text(run_dir.config, CONFIG_BYTES, run_dir.path)
-    live = [each.key for each in list_live(config)]
-    accepted = {key: read_value(present, key) for key in live if read_value(present, key) != read_value(config, key)}
-    wanted = dict(values)
-    if "batch.micro_batch" in values and config.batch != pin_global_batch(config).batch:
-        wanted["batch.global_batch"] = changed.batch.global_batch
+    before = _write_changed(text, config, present)
+    for found in _find_new_errors(before, _write_changed(text, config, changed)):
+        raise _refusal(f"{found.code}: {found.what}", found.key or ", ".join(values), found.why, found.fix)
+
+
+def refuse_start(text: str, run: RunSpec, run_dir: RunDir, resume: Resume) -> None:
+    """Raise UserError for an error that a config has with the changes in force, and not by itself.
+
+    `text`: the config of `run`. `resume`: where the run starts, which drops the changes that began after it.
+    """
+    if run.format != "run.toml" or run.command is not None or not run_dir.settings.is_dir():
+        return
+    last = resume if isinstance(resume, int) else MOST_STEPS
+    steps = dict(read_state(run_dir).state.settings_applied)
+    present = overlay(run, (plan for plan in read_plans(run_dir.settings) if steps.get(plan.version, 0) <= last))
+    for found in _find_new_errors(text, _write_changed(text, run, present)):
+        live = [each.key for each in list_live(run) if read_value(run, each.key) != read_value(present, each.key)]
+        values = ", ".join(describe_values({key: read_value(present, key) for key in live}))
+        why = f"changes that were made while it trained are in force: {values}; {found.why}"
+        fix = f"{found.fix}, or another {live[0]} in the config: a key that it changes overrules the change"
+        raise UserError(f"{found.code}: {found.what}", found.key or live[0], why, fix, ExitCode.FINDINGS)
+
+
+def _write_changed(text: str, config: RunSpec, changed: RunSpec) -> str:
+    """The text of the config with the values that changed live. Raises UserError."""
+    keys = [each.key for each in list_live(config)]
+    values = {key: read_value(changed, key) for key in keys if read_value(changed, key) != read_value(config, key)}
+    if changed.batch.global_batch != config.batch.global_batch:  # pinned, where the micro-batch changed
+        values["batch.global_batch"] = changed.batch.global_batch
     try:
-        before = edited(text, accepted)
-        errors = _find_errors(edited(before, wanted)) if changed != present else ()
-        known = {(found.code, found.key) for found in _find_errors(before)} if errors else set()
+        return edited(text, values)
     except EditRefused as error:
-        raise _refusal(
-            f"it cannot be judged: {error}", str(run_dir.config), "the config has no place for it", ""
-        ) from None
-    for found in errors:
-        if (found.code, found.key) not in known:
-            raise _refusal(f"{found.code}: {found.what}", found.key or ", ".join(values), found.why, found.fix)
+        why = "the config has no place for it"
+        raise _refusal(f"it cannot be judged: {error}", ", ".join(values), why, "") from None
+
+
+def _find_new_errors(before: str, after: str) -> Iterator[Finding]:
+    """The errors of a config that another one has not."""
+    errors = _find_errors(after) if after != before else ()
+    known = {(found.code, found.key) for found in _find_errors(before)} if errors else set()
+    return (found for found in errors if (found.code, found.key) not in known)
 
 
 def _find_errors(text: str) -> tuple[Finding, ...]:

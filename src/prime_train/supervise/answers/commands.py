@@ -10,6 +10,7 @@ from prime_train.events import CommandAccepted, Event, GpuLeftOut, GpuReturned, 
 from prime_train.events.bounds import MOST_STEPS
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.command_answers import describe_reach
+from prime_train.supervise.core.fold_instability import describe_proposal
 from prime_train.supervise.core.state import CPU, State
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
@@ -244,7 +245,19 @@ def _read_gpus(request: Request, scene: CommandScene) -> tuple[str, ...]:
     return tuple(dict.fromkeys(by_name[name] for name in named))
 
 
+def _check_accept(request: Request, scene: CommandScene) -> _Accepted:
+    found, number = scene.state.instability, request.body.get("step")
+    if found is None or not scene.state.is_proposed:
+        why = "each proposal is answered once, and a change by a person takes its place"
+        raise CommandRefusal("no change is proposed", why, f"prime-train set {scene.name} --history")
+    if number != found.number:
+        why = "another one came after it, and its values differ"
+        raise CommandRefusal(f"proposal {_short(number)} is not the latest", why, f"accept proposal {found.number}")
+    return _accept(request, "accept", found.number), describe_proposal(found)
+
+
 _CHECKS: dict[str, Callable[[Request, CommandScene], _Accepted]] = {
+    "accept": _check_accept,
     "pause": _check_pause,
     "resume": _check_resume,
     "checkpoint": _check_checkpoint,

@@ -83,9 +83,23 @@ class SettingsRequests:
     def finish(self, checked: SettingsChecked, state: State) -> Iterator[Event]:
         """The answer to the request whose check has ended, and the beginning of the next check."""
         self._child = None
+        if not self._waiting:  # the run has closed
+            return
         asked = self._waiting.popleft()
         yield from self._conclude(asked, checked, state)
         yield from self._begin_next(state)
+
+    def close(self, state: State, *, finished: bool) -> Iterator[Event]:
+        """The answers to requests that the end of the run leaves open, and to changes that no step has had."""
+        while self._waiting:
+            what, why = "the run ended before the change was checked", "only a run that trains is changed"
+            yield _refuse(self._waiting.popleft().id, what, why, "edit the config before the run is started again")
+        # A run that was stopped or has failed may go on, and the change comes then.
+        versions = list_versions(self._run_dir.settings) if finished else []
+        for version in versions:
+            if version > max((one for one, _ in state.settings_applied), default=0):
+                with suppress(OSError, ValueError):
+                    yield _answer_unused(read_plan(self._run_dir.settings, version))
 
     def _begin_next(self, state: State) -> Iterator[Event]:
         while self._waiting and self._child is None:
@@ -216,6 +230,12 @@ def _is_value(value: object) -> bool:
 def _accept(request_id: str, version: int, texts: str) -> RequestAnswered:
     why = "every rank applies it at the same step, the first at which all have it"
     return RequestAnswered(request_id, SETTINGS_REQUESTED, "accepted", f"settings version {version}: {texts}", why)
+
+
+def _answer_unused(plan: ChangePlan) -> RequestAnswered:
+    what = f"settings version {plan.version} was never in force: the run ended before it"
+    why = "a change needs a step after the one at which all ranks have it"
+    return RequestAnswered(plan.id, SETTINGS_REQUESTED, "done", what, why, "set it in the config of a longer run")
 
 
 def _refuse(request_id: str, what: str, why: str, fix: str, where: str = "") -> RequestAnswered:

@@ -92,7 +92,7 @@ class Attempts:
     _oom_kills: int = 0  # before the attempt
     _launched: Launched = field(default_factory=Launched)
     _marks: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    _is_protected: bool = False
+    _protected_step: int = 0
 
     def may_launch(self) -> bool:
         """Whether the launches before are long enough ago, and the services allow one."""
@@ -144,16 +144,16 @@ class Attempts:
     def protect(self) -> None:
         """Keep the checkpoint to which a person goes back: the save at the end of the attempt may delete old ones."""
         step = self.journal.state.go_back_to
-        if step and not self._is_protected:
-            self._is_protected = True
+        if step == self._protected_step:
+            return
+        self._protected_step = step
+        self._marks.close()  # of another step, where a later command named this one
+        if step:
             found = self.program.checkpoints(self.run, self.run_dir)
             folder = next((one.path for one in found if one.step == step and one.path.is_dir()), None)
             with contextlib.suppress(OSError):  # a full disk: `_go_back` finds out whether it is still there
                 if folder is not None:
                     self._marks.enter_context(in_use.using(folder))
-        elif not step and self._is_protected:
-            self._is_protected = False
-            self._marks.close()
 
     def _go_back(self) -> tuple[str, ...] | None:
         """Give the checkpoints after the step of a person's choice other names. None if no attempt may start from it.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from prime_train.events import RequestAnswered
-from prime_train.supervise.core.state import Live, OpenCommand, State
+from prime_train.supervise.core.fold_instability import describe_proposal, is_made
+from prime_train.supervise.core.state import CPU, Live, OpenCommand, State
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED
 
 _LOOK = "look at it with `prime-train status`, then repeat the command"
@@ -33,6 +34,8 @@ def _answer(command: OpenCommand, state: State) -> RequestAnswered | None:
             return _answer_checkpoint(command, state)
         case "go_back":
             return _answer_go_back(command, state)
+        case "accept":
+            return _answer_accept(command, state)
         case "return":
             return _done(command, f"used again from the next attempt on: {', '.join(command.accepted.gpus)}")
         case "drain" | "test":
@@ -86,20 +89,43 @@ def _answer_go_back(command: OpenCommand, state: State) -> RequestAnswered | Non
     return None
 
 
+def _answer_accept(command: OpenCommand, state: State) -> RequestAnswered | None:
+    found = state.instability
+    if found is None or found.number != command.accepted.step or not state.accepted_by:
+        why = "it was refused, or a later proposal took its place"
+        return _fail(command, f"the change of proposal {command.accepted.step} is not made", why)
+    return _done(command, describe_proposal(found)) if is_made(state) else None
+
+
 def find_unsent_test(state: State) -> OpenCommand | None:
-    """The first command whose GPUs are to be tested now: one at a time, and none that an attempt may use."""
-    tests = [one for one in state.commands if one.accepted.command in ("drain", "test")]
+    """The first command whose GPUs are to be tested now: one at a time, and none that the live attempt may use."""
+    tests = _list_tests(state)
     if any(one.is_sent for one in tests):
         return None
-    return next((one for one in tests if not _is_in_use(one, state)), None)
+    busy = _list_busy(state)
+    return next((one for one in tests if not busy & {*one.accepted.gpus}), None)
 
 
-def _is_in_use(command: OpenCommand, state: State) -> bool:
-    """Whether a drain of one of its GPUs waits for the end of the live attempt."""
+def awaits_test(state: State) -> bool:
+    """Whether a GPU that the next attempt may use is still to be tested: both would want its memory and its time."""
+    return any(_is_usable(gpu, state) for one in _list_tests(state) for gpu in one.accepted.gpus)
+
+
+def _list_tests(state: State) -> list[OpenCommand]:
+    return [one for one in state.commands if one.accepted.command in ("drain", "test")]
+
+
+def _is_usable(gpu: str, state: State) -> bool:
+    return gpu != CPU and gpu not in state.left_out
+
+
+def _list_busy(state: State) -> set[str]:
+    """The GPUs of open tests that the live attempt may use, also those that it loses at its end."""
     if state.live is None:
-        return False
-    drains = (one for one in state.commands if one.accepted.command == "drain" and one.attempt == state.attempt_number)
-    return any(set(one.accepted.gpus) & set(command.accepted.gpus) for one in drains)
+        return set()
+    drained = (one for one in state.commands if one.accepted.command == "drain" and one.attempt == state.attempt_number)
+    asked = {gpu for one in _list_tests(state) for gpu in one.accepted.gpus}
+    return {gpu for one in drained for gpu in one.accepted.gpus} | {gpu for gpu in asked if _is_usable(gpu, state)}
 
 
 def _answer_test(command: OpenCommand, state: State) -> RequestAnswered | None:

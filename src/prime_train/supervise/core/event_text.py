@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from prime_train import events
 from prime_train.events import AlarmRaised, AttemptEnded, Event, GpuLeftOut, RunClosed
 from prime_train.spec import ENDLESS_STEPS
+from prime_train.supervise.core.fold_instability import describe_proposal
 from prime_train.supervise.core.state import ASKERS, State
 
 _MIB = 2**20
@@ -107,6 +108,9 @@ def _describe_trainer(event: Event) -> str:
             return f"validation loss {loss:.4f} at step {step}"
         case events.Measured(step=step, name=name, metric=metric, value=value):
             return f"{name}: {metric} {value:.4f} at step {step}"
+        case events.ClipsBroken(broken=broken, read=read, named=named):
+            first = f"; for example {named[0]}" if named else ""
+            return f"{broken:,} of {read:,} clips could not be decoded{first}"
         case events.TasksEvaluated() as e:
             failed = f", {e.failed} failed" if e.failed else ""
             return f"{e.environment}: mean reward {e.reward:.3f} on {e.tasks} held-out tasks{failed} at step {e.step}"
@@ -157,6 +161,13 @@ def _describe_watch(event: Event) -> str:
             return f"alert by {channel} failed: {failed}" if failed else f"alert sent by {channel}: {about}"
         case events.LogNoticed(what=what, file=file, line=line):
             return f"{what} ({file}:{line})" if line else what
+        case events.InstabilityFound(what=what, auto=auto, why=why) as found:
+            change = describe_proposal(found)
+            if not change:
+                return f"unstable: {what}; {why}"
+            return f"unstable: {what}; {'the policy makes' if auto else 'proposed'}: {change}" + (
+                f" ({why})" if why else ""
+            )
         case events.ActivitySeen(what=what):
             return f"silent but not idle: {what}"
         case events.EvidenceKept(folder=folder, items=items):
@@ -186,6 +197,11 @@ def build_alert(event: Event, state: State) -> Alert | None:
             about = ": ".join(part for part in (alarm.watch, alarm.name, alarm.subject) if part)
             named = {"watch": alarm.watch, "name": alarm.name, "subject": alarm.subject, "answer": answer}
             return _build(about, event, state, "alarm", named)
+        case events.InstabilityFound(number=number, what=what, why=why, auto=auto) as found:
+            change = describe_proposal(found)
+            fix = f"prime-train set {state.run} --accept" if change and not auto else ""
+            texts = {"what": what, "why": why or f"{'made' if auto else 'proposed'}: {change}", "fix": fix, "where": ""}
+            return _build(f"instability {number}", event, state, "instability", texts)
         case AttemptEnded(outcome="failed", attempt=attempt, cause_class=cause_class, cause_id=cause_id):
             ended: dict[str, Any] = {"class": cause_class, "id": cause_id, "newest_checkpoint": event.newest_complete}
             return _build(f"attempt {attempt} failed", event, state, "attempt_failed", ended)

@@ -141,10 +141,12 @@ def fold_trainer(state: State, record: Record) -> State:
             )
         case events.CheckpointUnreadable(step=step):
             return evolve(state, unreadable=tuple(sorted({*state.unreadable, step})))
-        case events.SettingsApplied(version=version, step=step, max_steps=max_steps):
+        case events.SettingsApplied(version=version, step=step, max_steps=max_steps, values=values):
             applied = tuple(sorted((dict(state.settings_applied) | {version: step}).items()))
-            newest = max(state.settings_version, version)
-            return evolve(state, settings_version=newest, settings_applied=applied, max_steps=max_steps)
+            # A dropped version has no values: it is passed, and those before it stay in force.
+            in_force = max(state.settings_in_force, (version, step)) if values else state.settings_in_force
+            state = evolve(state, settings_applied=applied, settings_in_force=in_force, max_steps=max_steps)
+            return evolve(state, settings_version=max(state.settings_version, version))
         case events.StopListened():
             return evolve_live(state, listens=True)
         case events.SaveListened():

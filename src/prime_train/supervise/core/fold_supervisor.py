@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from prime_train import events
 from prime_train.events import Record
-from prime_train.supervise.core import fold_commands
+from prime_train.supervise.core import fold_commands, fold_instability
 from prime_train.supervise.core.state import (
     ASKERS,
     ActiveAlarm,
@@ -64,11 +64,14 @@ def fold_supervisor(state: State, record: Record) -> State:
             return evolve(state, alarms=tuple(left))
         case events.RequestAnswered() as event:
             answered = (*(one for one in state.answered if one != event.request_id), event.request_id)
-            return fold_commands.answer(evolve(state, answered=answered[-ANSWERS_KEPT:]), event, record.time_s)
+            state = fold_instability.answer(evolve(state, answered=answered[-ANSWERS_KEPT:]), event)
+            return fold_commands.answer(state, event, record.time_s)
+        case events.InstabilityFound() as event:
+            return fold_instability.find(state, event)
         case events.CommandAccepted() as event:
-            return fold_commands.accept(state, event, record.time_s)
+            return fold_commands.accept(fold_instability.accept(state, event), event, record.time_s)
         case events.SettingsAccepted(version=version):
-            return evolve(state, settings_version=max(state.settings_version, version))
+            return evolve(state, settings_version=max(state.settings_version, version), is_proposed=False)
         case events.RunClosed() as event:
             end: RunState = event.state if event.state in ("stopped", "finished") else "failed"  # type: ignore[assignment]
             return evolve(state, state=end, exit_code=event.exit_code, reason=event.reason)
@@ -192,6 +195,8 @@ def _open(state: State, event: events.RunOpened, time_s: float) -> State:
         stop_saves=True,
         stop_at_once=False,
         commands=(),
+        is_proposed=False,
+        accepted_by="",
         halt=None,  # who gives the command of the run again wants it to train
         go_back_to=0,
         alarms=(),
@@ -226,6 +231,8 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
         fruitless=state.fruitless if state.halt is None else 0,
         best_complete=step if state.go_back_to else max(state.best_complete, step),
         newest_complete=step,
+        # What began after this step is not in force until this attempt has put it in force again.
+        settings_in_force=max((one for one in state.settings_applied if one[1] <= step), default=(0, 0)),
         rejected=event.rejected,
         saving_step=None,
         step=step,

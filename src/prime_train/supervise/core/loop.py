@@ -15,19 +15,23 @@ from queue import Empty, SimpleQueue
 
 from prime_train import __version__, events
 from prime_train.core.errors import UNWRITABLE, ExitCode
+from prime_train.core.plans import read_plans
 from prime_train.core.process_id import Identity, own_identity, own_user
 from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.spec.live_keys import OF_SUPERVISOR
+from prime_train.spec.live_values import find_in_force, with_values
 from prime_train.supervise.answers.answer import Answers
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.attempt_end import leftover_processes_error, unwritable_run_error
 from prime_train.supervise.core.attempts import Attempts
+from prime_train.supervise.core.fold_instability import find_request
 from prime_train.supervise.core.journal import Journal, Show
-from prime_train.supervise.core.policy import Policy, build_policy, decide
+from prime_train.supervise.core.policy import Policy, build_policy, change_limits, decide
 from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.launch.run_directory import number_config
+from prime_train.supervise.launch.run_directory import find_last_step, number_config
 from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.requests import Request, RequestReader, RequestRefusal, signals_into
@@ -108,6 +112,8 @@ class _Supervision:
         self._requests = RequestReader(run_dir, own_identity())
         self._answers = Answers(run, run_dir, program, self._services.list_gpus, self.inbox)
         self._clock = Clock()
+        self._own_policy = policy
+        self._taken = (0, 0)  # version and attempt, when settings were taken last
         self._foreign_children = process.list_own_children()
 
     @property
@@ -129,7 +135,8 @@ class _Supervision:
             raise leftover_processes_error(stuck, self._run_dir)
         self._attempts.end_stale()
         run, config = self._run.run, number_config(self._run_dir)
-        self._journal.append(events.RunOpened(run.name, os.getpid(), run.max_steps, __version__, config, own_user()))
+        last = find_last_step(self._run, self.state, self._run_dir)
+        self._journal.append(events.RunOpened(run.name, os.getpid(), last, __version__, config, own_user()))
         damage = self._journal.describe_damage()
         if damage and damage != self.state.damage:
             self._journal.append(events.EventsDamaged(damage))
@@ -144,12 +151,14 @@ class _Supervision:
         # Without the file of its own events the loop would decide the same again for ever.
         self._journal.check_exists()
         self._take_requests()
+        self._take_settings()
         self._attempts.protect()
         for event in self._services.turn(self.state, now_s):
             self._journal.append(event)
+        self._answer_instability()
         match decide(self.state, self._policy, now_s):
             # A launch that may not happen yet waits for one turn only, because what holds it back may end at any time.
-            case actions.PlanLaunch() if not self._attempts.may_launch():
+            case actions.PlanLaunch() if not self._attempts.may_launch() or find_request(self.state) is not None:
                 self._wait(now_s + TICK_S)
             case actions.PlanLaunch(attempt=attempt):
                 self._attempts.launch(attempt)
@@ -190,6 +199,8 @@ class _Supervision:
             case actions.LeaveOut(gpu=gpu, reason=reason):
                 self._journal.append(events.GpuLeftOut(gpu, reason))
             case actions.Close(state=end, exit_code=exit_code, reason=reason):
+                for event in self._answers.close(self.state, finished=end == "finished"):
+                    self._journal.append(event)
                 self._journal.append(events.RunClosed(end, int(exit_code), reason))
             case actions.Wait(until_s=until_s):
                 self._wait(until_s)
@@ -213,6 +224,27 @@ class _Supervision:
                         self._journal.append(event)
                 case RequestRefusal(path=path, why=why):
                     self._journal.append(events.RequestRefused(path, why))
+
+    def _take_settings(self) -> None:
+        """Go on with keys in [prime_train] that have changed, or that a way back has dropped."""
+        newest = (self.state.settings_version, self.state.attempt_number)
+        if newest == self._taken or not newest[0] or self._run.command is not None:
+            return
+        self._taken = newest
+        try:
+            in_force = find_in_force(self._run, read_plans(self._run_dir.settings))
+            values = {key: value for key, value in in_force.items() if key.startswith(OF_SUPERVISOR)}
+            settings = (with_values(self._run, values) if values else self._run).prime_train
+        except (AttributeError, TypeError, ValueError):  # another program wrote a plan, which no rank applies either
+            return
+        self._policy = change_limits(self._own_policy, settings.heartbeat) if values else self._own_policy
+        self._services.take_settings(settings)
+
+    def _answer_instability(self) -> None:
+        """Carry out the change for an instability like a person's requests."""
+        if (request := find_request(self.state)) is not None:
+            for event in self._answers.answer(request, self.state):
+                self._journal.append(event)
 
     def release(self) -> None:
         """End every process. Each step runs even if the loop or another step raised."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prime_train.core.errors import ExitCode
 from prime_train.events.bounds import MOST_ATTEMPTS
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch
+from prime_train.spec.supervision import Heartbeat
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.actions import Action
-from prime_train.supervise.core.command_answers import find_answer, find_unsent_save, find_unsent_test
+from prime_train.supervise.core.command_answers import awaits_test, find_answer, find_unsent_save, find_unsent_test
 from prime_train.supervise.core.state import AttemptState, Live, PendingKill, State
 from prime_train.supervise.evidence.diagnose import OOM_KILLER
 from prime_train.supervise.launch.program import Program
@@ -76,6 +77,16 @@ def build_policy(run: RunSpec, program: Program) -> Policy:
     )
 
 
+def change_limits(policy: Policy, heartbeat: Heartbeat) -> Policy:
+    """The policy with the limits on silence from a config that has changed."""
+    return replace(
+        policy,
+        startup_limit_s=heartbeat.startup_limit_s,
+        step_limit_s=heartbeat.step_limit_s,
+        slow_phase_limit_s=heartbeat.slow_phase_limit_s,
+    )
+
+
 def list_smaller_micro_batches(run: RunSpec) -> tuple[int, ...]:
     """Smaller micro-batches with the same global batch, each at most half of the one before."""
     batch_per_process = global_batch(run) // run.parallel.processes
@@ -98,7 +109,10 @@ def decide(state: State, policy: Policy, now_s: float) -> Action:
         return actions.StartGpuTest(test.accepted.request_id, test.accepted.gpus)
     if state.live is not None:
         return _decide_live(state, state.live, policy, now_s)
-    return _leave(state, policy, now_s) or _decide_next_attempt(state, policy, now_s)
+    action = _leave(state, policy, now_s) or _decide_next_attempt(state, policy, now_s)
+    if isinstance(action, actions.PlanLaunch) and awaits_test(state):
+        return actions.Wait(now_s + _IDLE_WAIT_S)
+    return action
 
 
 def _leave(state: State, policy: Policy, now_s: float) -> Action | None:

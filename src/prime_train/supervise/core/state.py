@@ -10,6 +10,7 @@ from prime_train.events import (
     CommandAccepted,
     GpuTested,
     HangFound,
+    InstabilityFound,
     Measured,
     Record,
     Sampled,
@@ -22,6 +23,7 @@ from prime_train.supervise.watches.hang.silence_limits import Learned
 Value = TypeVar("Value")
 
 STOP_COMMAND = "prime-train stop"
+POLICY = "policy"  # who makes the changes that no person accepts
 CPU = "cpu"  # stands for a GPU in the tests of a machine without one
 ASKERS = ("SIG", STOP_COMMAND)  # how StopAsked.by begins, unless an alarm pauses the run
 
@@ -270,7 +272,12 @@ class State:
     stop_at_once: bool = False  # requested twice: do not wait for a checkpoint
     answered: tuple[str, ...] = ()  # ids of the latest ANSWERS_KEPT requests
     settings_version: int = 0  # the newest change of settings that was accepted
-    settings_applied: tuple[tuple[int, int], ...] = ()  # (version, first step with its values)
+    settings_applied: tuple[tuple[int, int], ...] = ()  # (version, first step with its values), by any attempt
+    settings_in_force: tuple[int, int] = (0, 0)  # the newest one in the latest attempt; version 0 = the config alone
+    instability: InstabilityFound | None = None  # the latest
+    is_proposed: bool = False  # its change waits for a person
+    accepted_by: str = ""  # who makes it: POLICY, or the person who accepted it; "" = it is proposed, or over
+    policy_changes: int = 0  # that the policy made itself
     commands: tuple[OpenCommand, ...] = ()  # oldest first
     halt: Halt | None = None
     go_back_to: int = 0  # the step from which the next attempt must start; 0 = the newest

@@ -19,9 +19,10 @@ from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
-from prime_train.core.plans import drop_plan, is_dropped
+from prime_train.core.plans import drop_plan, is_dropped, read_plans
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower
+from prime_train.events.bounds import MOST_STEPS
 from prime_train.spec import ENDLESS_STEPS, RunSpec, from_json, to_json
 from prime_train.spec.answers import find_missing_part, global_batch, traits_of
 from prime_train.supervise.core.fold import fold_all
@@ -65,11 +66,21 @@ def read_earlier(run_dir: RunDir, run: RunSpec, *, writes: bool) -> Earlier:
     return Earlier(read_run_spec(run_dir, likely=run), fold_all(Follower(run_dir.events).stream()))
 
 
-def find_last_step(run: RunSpec, earlier: Earlier) -> int:
-    """The last step of the run: one that was changed while it trained, unless the config has changed since."""
-    is_same = earlier.run is not None and earlier.run.run.max_steps == run.run.max_steps
-    changed = is_same and bool(earlier.state.settings_applied) and run.command is None
-    return earlier.state.max_steps if changed else run.run.max_steps
+_LAST_STEP = "run.max_steps"
+
+
+def find_last_step(run: RunSpec, state: State, run_dir: RunDir, until_step: int = MOST_STEPS) -> int:
+    """The last step of the run: one that was changed while it trained, unless the config has changed since.
+
+    Changes that began after `until_step` do not count.
+    """
+    # Not state.max_steps: each supervisor begins with that of the config, and its trainer may fail before a step.
+    last, steps = run.run.max_steps, dict(state.settings_applied)
+    for plan in read_plans(run_dir.settings) if run.command is None else ():
+        value, begins = plan.values.get(_LAST_STEP), steps.get(plan.version, MOST_STEPS + 1)
+        if isinstance(value, int) and plan.config.get(_LAST_STEP) == run.run.max_steps and begins <= until_step:
+            last = max(value, begins)  # a run that is beyond it ends after the step of the change
+    return last
 
 
 class ChangedValue(NamedTuple):
@@ -102,7 +113,7 @@ def refuse_earlier_end(
     """Raise UserError if the run would continue from a step beyond its last one: it would train nothing."""
     newest = choose_checkpoint(found, earlier.state.unreadable)[0]
     step = min(resume, newest) if isinstance(resume, int) else newest
-    last = find_last_step(run, earlier)
+    last = find_last_step(run, earlier.state, run_dir, resume if isinstance(resume, int) else MOST_STEPS)
     if resume != "never" and step > last:
         key = traits_of(run).max_steps_key
         what = f"{key} is {last:,}, and the run has reached step {step:,}"
@@ -170,7 +181,7 @@ def finish_opening(
     if text is not None:
         _write(text, run, run_dir, earlier.run)
     state = earlier.state
-    finished = not rewound and is_finished(state, run, run_dir, find_last_step(run, earlier))
+    finished = not rewound and is_finished(state, run, run_dir, find_last_step(run, state, run_dir))
     reached = state.attempt.what if state.attempt is not None and state.attempt.what else state.progress_text
     last = f"{run.run.name} is finished: {reached}" if finished else otherwise
     return Opened(run, run_dir, state, not state.attempts, finished, (*notes, *([last] if last else [])))

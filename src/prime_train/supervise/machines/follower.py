@@ -1,16 +1,14 @@
 """Runs the trainer of one machine as machine 0 asks for it, and reports its output and its end. Decides nothing.
 
-The supervisor of machine 0 chooses attempts and checkpoints. When the connection to it ends, the trainer here is ended
-too, and the follower connects again, because machine 0 then starts another attempt.
+The supervisor of machine 0 chooses attempts and checkpoints. When an attempt ends or that process is gone, the trainer
+here is ended too, and the follower joins again, because machine 0 then starts another attempt.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,8 +26,9 @@ from prime_train.spec import RunSpec, to_json
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.program import Launch, Program
 from prime_train.supervise.launch.run_directory import shrink
-from prime_train.supervise.machines import protocol
-from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Channel, Lost, Message, is_proven, join
+from prime_train.supervise.machines.channel import Channel
+from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Lost, Message, join
+from prime_train.supervise.machines.uplink import Uplink, open_uplink
 from prime_train.supervise.processes import process
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.process import Exited
@@ -37,7 +36,6 @@ from prime_train.supervise.processes.requests import signals_into
 
 _TICK_S = 0.2
 _CONNECT_S = 0.5  # between tries to reach machine 0
-_CONNECT_LIMIT_S = 10.0
 _STOP_LIMIT_S = 30.0  # after a stop, for machine 0 to report the end of the run
 _END_GRACE_S = 5.0  # for a trainer that has finished to exit by itself
 Note = Callable[[str], None]
@@ -62,9 +60,9 @@ def follow(
     follower = _Follower(run, run_dir, machines, program, note)
     process.become_subreaper()
     process.sweep(run_dir.path, follower.foreign)
-    with signals_into(follower.inbox):
+    with signals_into(follower.inbox), open_uplink(machines, os.environ.get(SECRET, "")) as uplink:
         try:
-            return follower.run_until_closed(config_hash)
+            return follower.run_until_closed(uplink, config_hash)
         finally:
             follower.children.end_rest(gently=False)
 
@@ -79,18 +77,18 @@ class _Follower:
         self.inbox: SimpleQueue[object] = SimpleQueue()
         self.foreign = process.list_own_children()
         self.children = Children(run_dir, self.inbox, lambda: self.foreign)
-        self.secret = os.environ.get(SECRET, "")
         self.secrets = own_secrets([run.prime_train.alerts.webhook_env])
         self.limit_s = run.prime_train.heartbeat.join_limit_s
         self.trainer: _Trainer | None = None
         self.problem = ""
         self.stop: signal.Signals | None = None
 
-    def run_until_closed(self, config_hash: str) -> ExitCode:
+    def run_until_closed(self, uplink: Uplink, config_hash: str) -> ExitCode:
         joined = finished = False
         last_s = time.monotonic()
         while True:
-            channel = self._connect()
+            channel = uplink.open_channel()
+            self.problem = uplink.problem or self.problem
             if channel is not None:
                 try:
                     code = self._serve(channel, config_hash)
@@ -119,46 +117,19 @@ class _Follower:
                 raise self._no_machine_0(joined=joined)
             self._take(_CONNECT_S)
 
-    def _connect(self) -> Channel | None:
-        """A connection to machine 0, from the address under which it knows this machine; None if it does not answer."""
-        try:
-            target, own = protocol.resolve(self.machines.addresses[0]), protocol.find_own(self.machines)
-        except (UserError, OSError):
-            return None  # they were known at the start: the network is away, and the name server with it
-        for source in ((own, 0), None):
-            try:
-                place = (target, self.machines.port)
-                return Channel(socket.create_connection(place, _CONNECT_LIMIT_S, source_address=source))
-            except OSError:
-                continue  # behind an address translation this machine does not have its own address
-        return None
-
     def _serve(self, channel: Channel, config_hash: str) -> ExitCode | None:
-        """Handle one attempt. Returns the exit code of the run when it has ended; None at the end of the attempt.
-
-        Nothing counts before machine 0 has proven that it has the secret: a stranger may listen on its port.
-        """
-        joined: Message = {}
-        reported = is_trusted = False
+        """Handle one attempt. Returns the exit code of the run when it has ended; None at the end of the attempt."""
+        channel.send(join(config_hash))
+        reported = False
         while True:
             for message in channel.receive():
                 match message["kind"]:
-                    case "challenge" if not joined:
-                        nonce = secrets.token_hex(16)
-                        joined = join(self.machines.rank, config_hash, self.secret, message["nonce"], nonce)
-                        channel.send(joined)
-                    case "welcome" if joined:
-                        is_trusted = is_proven(self.secret, joined["nonce"], joined, message["proof"])
-                        if not is_trusted:
-                            raise Lost("what answers on its port has not the secret of this run")
-                    case "launch" if is_trusted:
+                    case "launch" if self.trainer is None:
                         self._launch(message)
-                    case "closed" if is_trusted and message["code"] in list(ExitCode):
+                    case "closed" if message["code"] in list(ExitCode):
                         return ExitCode(message["code"])
-                    case "refused" if is_trusted or not self.secret:
+                    case "refused":
                         raise self._refused(message["why"])
-                    case "refused":  # by machine 0 with another secret, or by a stranger on its port
-                        raise Lost(f"it refuses this machine: {message['why'][:300]}")
                     case "end":
                         self._end(channel)
                         return None

@@ -2,18 +2,15 @@
 
 Opens no connection.
 
-A message is one line of JSON, an object whose `kind` is in KINDS. The other side is checked like any input: the length
-of a line, its kind, and the types of its values. Neither side runs anything that it is sent: a follower plans its
-trainer from its own copy of the config.
+A message is an object whose `kind` is in KINDS. The other side is checked like any input: its kind, and the types of
+its values. Neither side runs anything that it is sent: a follower plans its trainer from its own copy of the config.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import socket
-import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -21,7 +18,6 @@ import psutil
 from prime_train import __version__
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import Machines
-from prime_train.events import LINE_BYTES
 
 
 def resolve(name: str) -> str:
@@ -83,17 +79,11 @@ ROLE = "machines"  # of the relay, among the processes of an attempt
 MISSING = "machine_missing"  # the cause_id of an attempt for which a machine never came
 CONFIG_HASH = "PRIME_TRAIN_CONFIG_SHA256"  # the variable from which the relay has `hash_config` of its run
 
-SEND_LIMIT_S = 10.0
-ALIVE_S = 5.0  # between signs of life
-LOST_S = 60.0  # without one: the machine, or the network to it, is gone
 LOG_BYTES = 64 * 1024  # of output in one message
 
-# Follower to relay: join, log, event, exited, stop. Relay to follower: challenge, welcome, refused, launch, end,
-# closed. Both: alive. `proof` is the HMAC of the other side's `nonce` under the secret of the run, which is never sent.
+# Follower to relay: join, log, event, exited, stop. Relay to follower: refused, launch, end, closed.
 KINDS: dict[str, dict[str, type]] = {
-    "challenge": {"nonce": str},
-    "join": {"rank": int, "config": str, "version": str, "nonce": str, "proof": str},
-    "welcome": {"proof": str},
+    "join": {"config": str, "version": str},
     "log": {"text": str},
     "event": {"line": str},
     "exited": {"code": int},
@@ -102,13 +92,12 @@ KINDS: dict[str, dict[str, type]] = {
     "end": {},
     "refused": {"why": str},
     "closed": {"code": int},
-    "alive": {},
 }
 Message = dict[str, Any]
 
 
 class Lost(Exception):
-    """The connection has ended, the other side is silent, or it sent what is no message."""
+    """The other side has left or is silent, or it sent what is no message."""
 
 
 def hash_config(text: str) -> str:
@@ -118,83 +107,46 @@ def hash_config(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def join(rank: int, config: str, secret: str = "", challenge: str = "", nonce: str = "") -> Message:
-    """The join of a machine. `challenge` is the nonce of machine 0, `nonce` the one that machine 0 has to prove."""
-    message = {"kind": "join", "rank": rank, "config": config, "version": __version__, "nonce": nonce}
-    return message | {"proof": prove(secret, challenge, message)}
+def join(config: str) -> Message:
+    """The first message of a machine, with the hash of its config."""
+    return {"kind": "join", "config": config, "version": __version__}
 
 
-def prove(secret: str, nonce: str, joining: Message) -> str:
-    """The proof that one has the secret, for this join and this nonce alone."""
-    import hmac  # here, because it loads OpenSSL, and a run on one machine needs none
-
-    said = json.dumps([nonce, joining["rank"], joining["config"], joining["version"], joining["nonce"]])
-    return hmac.new(secret.encode("utf-8", "surrogatepass"), said.encode(), "sha256").hexdigest()
-
-
-def is_proven(secret: str, nonce: str, joining: Message, proof: str) -> bool:
-    import hmac  # here, as above
-
-    return hmac.compare_digest(prove(secret, nonce, joining).encode(), proof.encode("utf-8", "surrogatepass"))
+def find_difference(message: Message, config: str) -> str:
+    """What keeps a machine from joining; "" if it may."""
+    if message["version"] != __version__:
+        return f"it has prime-train {message['version'][:40]}, and machine 0 has {__version__}"
+    return "" if message["config"] == config else "its config is not that of machine 0"
 
 
-def parse(line: bytes) -> Message:
-    """The message of one line. Raises Lost."""
+def name_user(rank: int) -> str:
+    """The name of a machine on the bus."""
+    return f"machine-{rank}"
+
+
+def name_report(rank: int | str) -> str:
+    """The subject on which a machine reports; "*" for all machines."""
+    return f"pt.machines.r.{name_user(rank) if isinstance(rank, int) else rank}.link"
+
+
+def name_command(rank: int) -> str:
+    """The subject on which a machine hears."""
+    return f"pt.machines.cmd.{name_user(rank)}"
+
+
+def find_rank(subject: str) -> int:
+    """The machine that reports on a subject; -1 if it is none."""
+    user = subject.split(".")[3]
+    number = user.removeprefix("machine-")
+    return int(number) if user != number and number.isascii() and number.isdecimal() else -1
+
+
+def parse(message: Mapping[str, Any]) -> Message:
+    """The message of another machine, without values that it does not have. Raises Lost."""
     try:
-        message = json.loads(line)
         expected = KINDS[message["kind"]]
         if any(type(message[name]) is not kind for name, kind in expected.items()):
             raise TypeError
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise Lost(f"it sent what is no message: {line[:80]!r}") from None
+    except (KeyError, TypeError):
+        raise Lost(f"it sent what is no message: {str(message)[:80]}") from None
     return {"kind": message["kind"], **{name: message[name] for name in expected}}
-
-
-@dataclass(slots=True)
-class Channel:
-    """One connection. `receive` never waits; `send` waits for at most SEND_LIMIT_S. Both raise Lost."""
-
-    socket: socket.socket
-    heard_s: float = field(default_factory=time.monotonic)
-    _unread: bytes = b""
-    _sent_s: float = field(default_factory=time.monotonic)
-
-    def send(self, message: Message) -> None:
-        try:
-            self.socket.settimeout(SEND_LIMIT_S)
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError as error:
-            raise Lost(f"the connection has ended: {error.strerror or error}") from None
-        self._sent_s = time.monotonic()
-
-    def receive(self) -> list[Message]:
-        """The messages that have arrived. Also sends a sign of life when one is due, and checks the other's."""
-        messages = []
-        try:
-            self.socket.settimeout(0)  # with a time-out, Python waits for data even with MSG_DONTWAIT
-            data = self.socket.recv(1 << 20)
-        except BlockingIOError:
-            data = None
-        except OSError as error:
-            raise Lost(f"the connection has ended: {error.strerror or error}") from None
-        now_s = time.monotonic()
-        if data == b"":
-            raise Lost("it closed the connection")
-        if data is not None:
-            self.heard_s = now_s
-            *lines, self._unread = (self._unread + data).split(b"\n")
-            if len(self._unread) > 2 * LINE_BYTES:
-                raise Lost("it sent a line without an end")
-            messages = [parse(line) for line in lines]
-        if now_s - self.heard_s > LOST_S:
-            raise Lost(f"no sign of life for {LOST_S:.0f} s")
-        if now_s - self._sent_s > ALIVE_S:
-            self.send({"kind": "alive"})
-        return [message for message in messages if message["kind"] != "alive"]
-
-    @property
-    def silent_s(self) -> float:
-        return time.monotonic() - self.heard_s
-
-    def close(self) -> None:
-        self.socket.close()

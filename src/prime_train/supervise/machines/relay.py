@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import selectors
 import signal
-import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,37 +22,57 @@ from prime_train.core.process_id import parse_identity, signal_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointUnreadable, EventLog, Phase, TrainerFailed, TrainerStarted, decode
 from prime_train.supervise.machines import protocol
-from prime_train.supervise.machines.door import Door, Join
-from prime_train.supervise.machines.protocol import ALIVE_S, CONFIG_HASH, MISSING, ROLE, Channel, Lost, Message
+from prime_train.supervise.machines.channel import Channel
+from prime_train.supervise.machines.post import Join, Post, open_post
+from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, Lost, Message
 
 _TICK_S = 0.2
+_END_TICK_S = 0.05
 _REPORT_S = 30.0  # between events that name the machines that are waited for
-_END_LIMIT_S = 8.0  # for the others to end; the supervisor kills this process after 10 s
-_SILENT_S = 3 * ALIVE_S  # a machine that is silent so long may be replaced by one that has not proven who it is
+_END_LIMIT_S = 6.0  # for the others to end; the supervisor kills this process after 10 s
+_SILENT_S = 15.0  # a machine that is silent so long may be replaced by one that has not proven who it is
 _MOST_LOG_BYTES = 64 * 2**20  # of one machine in one attempt
+_LEAVE_S = 0.3  # for the server to see that a machine has gone, which rank 0 sees at the same time
 _CLOSE_LIMIT_S = 10.0  # to report the end of the run to every machine
 _TAKEN = (CheckpointUnreadable, TrainerFailed, TrainerStarted)  # events of other machines; rank 0 writes the rest
 
 
 class _Relay:
-    """The connections of one attempt. `first_rank[n]` is the first rank of machine n."""
+    """The machines of one attempt."""
 
-    def __init__(self, machines: Machines, run_dir: RunDir, launch: Message, config: str, processes: int) -> None:
+    def __init__(self, machines: Machines, launch: Message, post: Post, processes: int, events: EventLog) -> None:
         self.machines = machines
+        self.post = post
+        self.has_secret = bool(os.environ.get(SECRET))
         self.attempt = int(launch["attempt"])
         self.launch = launch
         self.processes = processes  # of one machine
-        self.events = EventLog(run_dir.events, f"machines-{self.attempt:03d}")
+        self.events = events
         self.joined: dict[int, Channel] = {}
         self.exited: dict[int, int] = {}
-        self.door = Door(machines, config, os.environ.get(SECRET, ""), _print)
         self.differences: dict[int, str] = {}  # of machines that may not join, and did not prove who they are
         self.logged_bytes: dict[int, int] = {}
         self.ending = False
         self.failed: int | None = None  # the exit code of this process
 
+    def run(self, keep: Callable[[], None], is_stopping: Callable[[], bool], join_limit_s: float) -> None:
+        """Wait for the machines, and for the first of them to fail; then end the others. Raises UserError."""
+        began_s = reported_s = time.monotonic()
+        while not is_stopping() and self.failed is None:
+            self.post.pull(_TICK_S)
+            self.turn()
+            keep()
+            now_s = time.monotonic()
+            if self.missing() and self.failed is None:
+                if now_s - began_s > join_limit_s:
+                    self.give_up(join_limit_s)
+                elif now_s - reported_s > _REPORT_S or reported_s == began_s:
+                    self.events.append(Phase(self.attempt, "setup", f"waits for {self.name_missing()}"))
+                    reported_s = now_s
+        self.end()
+
     def turn(self) -> None:
-        for joining in self.door.take_joins():
+        for joining in self.post.take_joins():
             try:
                 self._join(joining)
             except Lost:  # it has left already, and may come again
@@ -71,7 +90,7 @@ class _Relay:
         if joining.problem:
             joining.channel.send({"kind": "refused", "why": joining.problem})
             joining.channel.close()
-            if joining.proven:
+            if self.has_secret:
                 _print(f"{name}: {joining.problem}")
                 self._fail(rank, "config", f"{name}: {joining.problem}", ExitCode.RUN_FAILED)
             else:  # anyone on that machine may have sent it, so the attempt waits for the machine itself
@@ -82,7 +101,7 @@ class _Relay:
             _print(f"{name} has joined")
         else:
             joining.channel.close()
-            if joining.proven or there.silent_s > _SILENT_S:
+            if self.has_secret or there.silent_s > _SILENT_S:
                 self._lose(rank, "its supervisor was started again")
 
     def _handle(self, rank: int, message: Message) -> None:
@@ -154,6 +173,8 @@ class _Relay:
 
     def end(self) -> None:
         """End the trainers of the other machines, and take what they report last."""
+        if self.failed is None:
+            self._lose_gone()
         self.ending = True
         for rank, channel in list(self.joined.items()):
             try:
@@ -162,8 +183,15 @@ class _Relay:
                 self._lose(rank, str(error))
         until_s = time.monotonic() + _END_LIMIT_S
         while any(rank not in self.exited for rank in self.joined) and time.monotonic() < until_s:
+            self.post.pull(_END_TICK_S)
             self.turn()
-            time.sleep(0.05)
+
+    def _lose_gone(self) -> None:
+        """A machine that has gone is the cause where rank 0 noticed first, because its collective failed at once."""
+        self.post.pull(_LEAVE_S)
+        self.turn()
+        for rank in [rank for rank in self.joined if self.post.is_gone(rank)]:
+            self._lose(rank, "its connection has ended")
 
 
 _REASONS = {
@@ -197,20 +225,6 @@ def _ask_to_stop() -> None:
     signal_identity(parse_identity(os.environ["PRIME_TRAIN_SUPERVISOR"]), signal.SIGUSR1)
 
 
-def listen(machines: Machines) -> socket.socket:
-    """The port of machine 0, on its own address alone. Raises UserError."""
-    address = protocol.find_own(machines)
-    try:
-        server = socket.create_server((address, machines.port), backlog=machines.count)
-    except OSError as error:
-        what = f"it cannot be listened on: {error.strerror}"
-        why = "the supervisors of the other machines connect to this port of machine 0"
-        fix = "--machine-port PORT, the same on every machine; it and the next one must be free"
-        raise UserError(what, f"{address}:{machines.port}", why, fix, ExitCode.OUT_OF_REACH) from None
-    server.setblocking(False)
-    return server
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name if __spec__ else ROLE}")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
@@ -225,50 +239,36 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     launch = {"kind": "launch", "attempt": given.attempt}
     launch |= {"resume_step": given.resume_step, "micro_batch": given.micro_batch}
-    relay = _Relay(machines, RunDir(given.run_dir), launch, os.environ[CONFIG_HASH], given.processes)
+    events = EventLog(RunDir(given.run_dir).events, f"machines-{given.attempt:03d}")
     cause_class = "network"  # names were found at the start of the run, so another attempt may find them
     try:
-        relay.door.allowed = protocol.resolve_all(machines.addresses)
+        protocol.find_own(machines)
         cause_class = "env"
-        server = listen(machines)
+        with open_post(machines, os.environ.get(SECRET, ""), os.environ[CONFIG_HASH], _print) as (post, server):
+            relay = _Relay(machines, launch, post, given.processes, events)
+            relay.run(server.keep, lambda: bool(stopping), given.join_limit_s)
+            return relay.failed or 0
     except UserError as error:
-        relay.events.append(TrainerFailed(given.attempt, 0, cause_class, error.what, error.why, error.fix, error.where))
+        events.append(TrainerFailed(given.attempt, 0, cause_class, error.what, error.why, error.fix, error.where))
         return ExitCode.RUN_FAILED
-    with server, selectors.DefaultSelector() as selector:
-        selector.register(server, selectors.EVENT_READ)
-        began_s = reported_s = time.monotonic()
-        while not stopping and relay.failed is None:
-            if selector.select(_TICK_S) and not relay.door.accept(server):
-                time.sleep(_TICK_S)  # what cannot be taken stays ready, and would be tried again at once
-            relay.turn()
-            now_s = time.monotonic()
-            if relay.missing() and relay.failed is None:
-                if now_s - began_s > given.join_limit_s:
-                    relay.give_up(given.join_limit_s)
-                elif now_s - reported_s > _REPORT_S or reported_s == began_s:
-                    relay.events.append(Phase(given.attempt, "setup", f"waits for {relay.name_missing()}"))
-                    reported_s = now_s
-        relay.end()
-    return relay.failed or 0
 
 
 def report_end(machines: Machines, code: int, config: str) -> None:
     """Report the exit code of the run to the other machines. Those that do not ask within a limit time out."""
-    informed: set[int] = set()
+    asked: dict[int, Channel] = {}
     until_s = time.monotonic() + _CLOSE_LIMIT_S
-    door = Door(machines, config, os.environ.get(SECRET, ""), _print, protocol.resolve_all(machines.addresses))
-    with listen(machines) as server, selectors.DefaultSelector() as selector:
-        selector.register(server, selectors.EVENT_READ)
-        while len(informed) < machines.count - 1 and time.monotonic() < until_s:
-            if selector.select(_TICK_S) and not door.accept(server):
-                time.sleep(_TICK_S)
-            for joining in door.take_joins():
+    with open_post(machines, os.environ.get(SECRET, ""), config, _print) as (post, server):
+        while time.monotonic() < until_s:
+            post.pull(_TICK_S)
+            server.keep()
+            for joining in post.take_joins():
                 with suppress(Lost):
                     joining.channel.send({"kind": "closed", "code": code})
-                    informed.add(joining.rank)
-                joining.channel.close()
-        for guest in door.guests:
-            guest.channel.close()
+                    asked[joining.rank] = joining.channel
+            if len(asked) == machines.count - 1 and all(channel.is_delivered for channel in asked.values()):
+                break
+        for channel in asked.values():
+            channel.close()
 
 
 if __name__ == "__main__":

@@ -35,13 +35,16 @@ ALARM = ("backup", "backup_failing", "")
 
 
 class BackgroundBackup:
-    """The child process and its results. Without a provider in the config there is none."""
+    """The child process and its results. Without a provider in the config there is none.
 
-    def __init__(self, run: RunSpec, run_dir: RunDir, places: StepPlaces) -> None:
+    `find_places` is asked at each start, because a script may name its folder with its first checkpoint.
+    """
+
+    def __init__(self, run: RunSpec, run_dir: RunDir, find_places: Callable[[], StepPlaces]) -> None:
         self._run = run
         self._backup = run.prime_train.backup
         self._run_dir = run_dir
-        self._places = places
+        self._find_places = find_places
         self._enabled = self._backup.provider not in (None, "off")
         if self._enabled:  # most runs have no backup, and do not load its code
             from prime_train.backups.settings import describe
@@ -99,7 +102,7 @@ class BackgroundBackup:
             self._was_cut = not self._read(self._child) or self._was_cut
             self._child = None
             if self._backup.delete_after_upload:
-                self._put_back(self._places)
+                self._put_back(self._find_places())
 
     def flush(self, state: State, is_interrupted: Callable[[], bool], limit_s: float) -> None:
         """Back the newest checkpoint up before `run` ends, within `limit_s`.
@@ -148,7 +151,7 @@ class BackgroundBackup:
         order = {
             "run": self._run.run.name,
             "backup": asdict(self._backup),
-            "places": self._places.as_json(),
+            "places": self._find_places().as_json(),
             "folder": str(self._run_dir.backup),
             "keep_every_steps": self._run.checkpoint.keep_every_steps,
             "final": is_final,

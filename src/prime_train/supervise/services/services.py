@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -17,7 +18,7 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Cause
 from prime_train.events import Event, Record
-from prime_train.spec import RunSpec
+from prime_train.spec import PrimeTrain, RunSpec
 from prime_train.supervise.core.event_text import build_alert
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.environment import assign_gpus
@@ -26,6 +27,7 @@ from prime_train.supervise.services import readiness as service
 from prime_train.supervise.services.alerts import AlertSender
 from prime_train.supervise.services.backup import BackgroundBackup
 from prime_train.supervise.services.gpu_test import GpuTest
+from prime_train.supervise.services.instability import InstabilityWatch
 from prime_train.supervise.services.log_follower import LogFollower
 from prime_train.supervise.services.packing import PackingChild
 from prime_train.supervise.services.watch_runner import WatchRunner
@@ -58,9 +60,10 @@ class RunServices:
         alerts = run.prime_train.alerts
         self._alerts = AlertSender(alerts.command, alerts.webhook_env, os.environ)
         self._packing = PackingChild(run_dir, run.prime_train.backup.compress)
-        self._backup = BackgroundBackup(run, run_dir, program.places(run, run_dir))
+        self._backup = BackgroundBackup(run, run_dir, partial(program.places, run, run_dir))
         self._gpu_test = GpuTest(run_dir)
         self._observer: Observer | None = None
+        self._instability = InstabilityWatch(run, run_dir, program)
         self._watch_runner = WatchRunner(tuple(watches), run_dir)
         self._hang_check = Suspicion(run_dir, inbox, hidden)
         self._log_follower: LogFollower | None = None
@@ -82,6 +85,7 @@ class RunServices:
     def turn(self, state: State, now_s: float) -> Iterator[Event]:
         """The new events, at each turn of the loop."""
         yield from self._watch_runner.look(state, now_s)
+        yield from self._instability.turn(state)
         yield from self._alerts.results()
         self._packing.consider(state)
         yield from self._packing.results()
@@ -92,8 +96,14 @@ class RunServices:
             path, size_bytes = str(freed.path), freed.size_bytes
             yield events.SpaceFreed(state.attempt_number, path, size_bytes, freed.reason, freed.failed)
 
+    def take_settings(self, settings: PrimeTrain) -> None:
+        """Go on with settings that have changed."""
+        self._watch_runner.take_settings(settings)
+        self._instability.settings = settings.instability
+
     def handle_record(self, state: State, record: Record) -> None:
-        """Send an alert for an event of any writer; `state` is the state after it."""
+        """Take an event of any writer, and send an alert for it; `state` is the state after it."""
+        self._instability.take(record.event, judges=self._has_begun)
         alert = build_alert(record.event, state) if self._has_begun else None
         if alert is not None:
             self._alerts.send(alert.about, alert.document, at_once=alert.is_end)

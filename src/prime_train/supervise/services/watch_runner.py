@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir, append_traceback
 from prime_train.events import AlarmCleared, AlarmRaised
-from prime_train.spec import RunSpec
+from prime_train.spec import PrimeTrain, RunSpec
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Context, Program
-from prime_train.supervise.watches.watch import Alarm, RunningWatches, Watch
+from prime_train.supervise.watches.watch import Alarm, LiveWatch, RunningWatches, Watch
 
 
 def create_watches(run: RunSpec, run_dir: RunDir, program: Program) -> RunningWatches:
@@ -62,6 +62,12 @@ class WatchRunner:
         """Add a watch that has begun already; it replaces a watch of the same name."""
         self._watches = (*(other for other in self._watches if other.name != watch.name), watch)
         self._failed.pop(watch.name, None)
+
+    def take_settings(self, settings: PrimeTrain) -> None:
+        """Have every watch judge by settings that have changed."""
+        for watch in self._watches:
+            if isinstance(watch, LiveWatch):
+                watch.take_settings(settings)
 
     def look(self, state: State, now_s: float) -> Iterator[AlarmRaised | AlarmCleared]:
         """The changes, at most once in LOOK_EVERY_S. An alarm that asks for a restart is raised in each attempt."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from prime_train.checkpoints.cleanup import Kind
     from prime_train.core.process_id import Identity
+    from prime_train.spec import PrimeTrain
     from prime_train.supervise.core.state import State
 
 # What a watch requests, least urgent first. "note": shown once, in grey. "alert": sent as an alert, and the run
@@ -60,6 +61,14 @@ class Watch(Protocol):
 
     def end(self) -> None:
         """Stop taking samples and leave no process behind."""
+
+
+@runtime_checkable
+class LiveWatch(Watch, Protocol):
+    """A watch with limits that change while the run trains."""
+
+    def take_settings(self, settings: PrimeTrain) -> None:
+        """Judge by these settings from the next look on."""
 
 
 class GpuWatcher(Watch, Protocol):

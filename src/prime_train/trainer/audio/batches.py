@@ -36,13 +36,14 @@ class AudioBatch:
     labels: Integers  # (B, L), L >= 1
     frames: Integers  # (B,), those that are no padding
     rows: Integers  # (B,) of the table
+    places: Integers  # (B,) of the endless sequence of samples: two batches have none in common
 
 
 class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"]):
     """The batches of one rank. Rank r of R has the places r * B to r * B + B of each R * B places.
 
-    `on_broken` = "fail" raises UserError at the first broken clip; "skip" takes another row, until more than
-    `most_broken` of all samples were broken.
+    `held_out`: as a fraction, the rows that no batch has. `on_broken` = "fail" raises UserError at the first broken
+    clip; "skip" takes another row, until more than `most_broken` of all samples were broken.
     """
 
     def __init__(
@@ -61,14 +62,15 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         block_shards: int = 0,
         on_broken: str = "skip",
         most_broken: float = 0.02,
+        held_out: float = 0.0,
     ) -> None:
         columns = columns or Columns()
-        table = open_clips(path, columns)
+        table, _ = open_clips(path, columns).hold_out(held_out)
         blocks = table.starts[::block_shards] if block_shards else ()
         if blocks and blocks[-1] != table.rows:
             blocks = (*blocks, table.rows)
         order = ClipOrder(table.rows, seed, blocks)
-        self._maker = SampleMaker(table, order, mel or MelSettings(), clip_s, columns)
+        self._maker = SampleMaker(table, order, mel or MelSettings(), clip_s, columns, held_out)
         self._batch, self._rank, self._ranks = batch, rank, ranks
         self._next = 0  # the place after the batches that were returned, of all ranks
         self._asked: deque[tuple[int, int]] = deque()  # (slot, place) of the batches that workers make
@@ -89,13 +91,15 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
             self._ask_ahead(self._workers)
             slot, _ = self._asked.popleft()
             log_mels, samples = self._workers.take(slot)
+        places = np.arange(self._batch, dtype=np.int64) + self._own_place(self._next)
         self._next += self._batch * self._ranks
         self._count_broken(samples)
         return AudioBatch(
             log_mels,
-            _pad_labels([one.labels for one in samples]),
+            pad_labels([one.labels for one in samples]),
             np.array([one.frames for one in samples]),
             np.array([one.row for one in samples]),
+            places,
         )
 
     def _ask_ahead(self, workers: AudioWorkers) -> None:
@@ -161,7 +165,8 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         self.close()
 
 
-def _pad_labels(labels: Sequence[Sequence[int]]) -> Integers:
+def pad_labels(labels: Sequence[Sequence[int]]) -> Integers:
+    """(B, L) with NO_LABEL where a clip has fewer labels than another."""
     found = np.full((len(labels), max(1, *map(len, labels))), NO_LABEL, dtype=np.int64)
     for row, own in zip(found, labels, strict=True):
         row[: len(own)] = own

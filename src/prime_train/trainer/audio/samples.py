@@ -41,6 +41,7 @@ class SampleMaker:
     mel: MelSettings
     clip_s: float = 5.0
     columns: Columns = field(default_factory=Columns)
+    held_out: float = 0.0  # of the rows below the path; `table` has the others
 
     @property
     def samples(self) -> int:

@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,12 +19,12 @@ import numpy as np
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.trainer.audio.clips import ClipError, ClipInfo, read_crop, read_info
-from prime_train.trainer.audio.log_mel import Floats, MelSettings, compute_log_mel
+from prime_train.trainer.audio.log_mel import MelSettings
+from prime_train.trainer.audio.pictures import draw_spectrograms
 from prime_train.trainer.audio.tables import ClipTable, Columns, open_clips
 
 _SHOWN = 50  # broken rows that are named; all are counted
 _REPORTED_ROWS = 100  # between two lines of progress
-_PICTURED = 10
 _LENGTHS = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # quantiles
 
 
@@ -48,7 +47,7 @@ def main() -> int:
         table = open_clips(Path(given["path"]), columns)
         result = scan(table, given["clip_s"], MelSettings(), decode=given["decode"])
         if given["picture"]:
-            result["picture"] = draw(table, Path(given["picture"]), given["clip_s"], MelSettings())
+            result["picture"] = draw_spectrograms(table, Path(given["picture"]), given["clip_s"], MelSettings())
     except UserError as error:
         _print({"error": error.parts() | {"exit_code": int(error.exit_code)}})
         return error.exit_code
@@ -117,40 +116,6 @@ def _count(found: _ClipCounts, table: ClipTable, row: int, info: ClipInfo | None
     found.codecs[info.codec] += 1
     found.channels[info.channels] += 1
     found.seconds.append(info.seconds)
-
-
-def draw(table: ClipTable, path: Path, clip_s: float, mel: MelSettings) -> str:
-    """Draw the spectrograms of ten clips, spread over all rows. Returns the path."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        fix = "install the extra train, or leave --picture out"
-        raise UserError("there is no matplotlib", str(path), "a picture is drawn with it", fix) from error
-    shown = list(_find_spectrograms(table, clip_s, mel))
-    figure = Figure(figsize=(12, 1.7 * -(-len(shown) // 2)), layout="constrained")
-    for number, (title, spectrogram) in enumerate(shown):
-        axes = figure.add_subplot(-(-len(shown) // 2), 2, number + 1)
-        axes.imshow(spectrogram.T, origin="lower", aspect="auto", cmap="magma", extent=(0, clip_s, 0, mel.mels))
-        axes.set_title(title, fontsize=7)
-        axes.tick_params(labelsize=6)
-    try:
-        figure.savefig(path, dpi=100)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"it cannot be written: {error}", str(path), "--picture names it", "name a .png file"
-        ) from error
-    return str(path)
-
-
-def _find_spectrograms(table: ClipTable, clip_s: float, mel: MelSettings) -> Iterator[tuple[str, Floats]]:
-    for row in np.unique(np.linspace(0, table.rows - 1, _PICTURED).astype(int)).tolist():
-        try:
-            crop = read_crop(table.read_clip(row), mel.sample_rate, round(clip_s * mel.sample_rate), 0.5)
-        except ClipError:
-            continue
-        labels = ", ".join(map(str, table.read_labels(row))) or "none"
-        if len(spectrogram := compute_log_mel(crop, mel)):
-            yield f"row {row}, label {labels}", spectrogram
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ Parquet has no rows that can be mapped: it is copied once, some rows at a time, 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import csv
 import os
+import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
@@ -23,9 +25,10 @@ import pyarrow as pa
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import cache_path
-from prime_train.core.rundir import make_folder
+from prime_train.core.rundir import make_folder, open_private
 from prime_train.trainer.audio.clips import MOST_BYTES, ClipError
 from prime_train.trainer.data.order import Integers
+from prime_train.trainer.draws import split
 
 ARROW, PARQUET = ".arrow", ".parquet"
 CLIPS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".oga")
@@ -123,21 +126,26 @@ class Folder:
 
 @dataclass(frozen=True)
 class ClipTable:
-    """All rows of a source, one file after the other."""
+    """All rows of a source, one file after the other, or those that were `chosen`, in ascending order."""
 
     parts: tuple[ArrowFile | Folder, ...]
     ends: tuple[int, ...] = field(default=())
+    chosen: Integers | None = None  # (rows,), None = all
 
     @property
     def rows(self) -> int:
+        if self.chosen is not None:
+            return len(self.chosen)
         return self.ends[-1] if self.ends else 0
 
     @property
     def starts(self) -> tuple[int, ...]:
         """The first row of each file, and the number of all rows."""
-        return (0, *self.ends)
+        if self.chosen is None:
+            return (0, *self.ends)
+        return tuple(np.searchsorted(self.chosen, (0, *self.ends)).tolist())
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """A hash of what gives a row its number: the names of all files and their rows."""
         named = [(part.files if isinstance(part, Folder) else part.known_name, part.rows) for part in self.parts]
@@ -156,8 +164,22 @@ class ClipTable:
         return part.describe(at)
 
     def _find(self, row: int) -> tuple[ArrowFile | Folder, int]:
-        which = bisect.bisect_right(self.ends, row)
-        return self.parts[which], row - (self.ends[which - 1] if which else 0)
+        at = row if self.chosen is None else int(self.chosen[row])
+        which = bisect.bisect_right(self.ends, at)
+        return self.parts[which], at - (self.ends[which - 1] if which else 0)
+
+    def hold_out(self, ratio: float) -> tuple[ClipTable, ClipTable]:
+        """(the rows of a training, those that no batch has): the same ones for every seed. With ratio 0 all train.
+
+        Raises UserError where no clip would be held out.
+        """
+        if not ratio:
+            return self, replace(self, chosen=np.arange(0))
+        kept, held = split(self.rows, ratio, 0, 0)
+        if not len(held):
+            what, why = "there is one clip, so none is held out", "an evaluation needs clips that no batch has"
+            raise UserError(what, "eval.held_out_ratio", why, "give more clips")
+        return replace(self, chosen=kept), replace(self, chosen=held)
 
     def count_labels(self) -> Integers:
         """How many clips have each label, (labels,). Raises UserError for a label that no model can have."""
@@ -284,10 +306,13 @@ def _copy_parquet(path: Path, columns: Columns) -> Path:
     import pyarrow.parquet as pq
 
     status = outside.stat_regular(path, path.parent)
-    origin = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {columns}"
+    # With the user, because others may have a copy of their own in a cache that is shared.
+    origin = f"{os.geteuid()} {path.resolve()} {status.st_size} {status.st_mtime_ns} {columns}"
     target = Path(cache_path("audio")) / f"{sha256(origin.encode()).hexdigest()[:32]}{ARROW}"
-    if target.is_file():
-        return target
+    with contextlib.suppress(FileNotFoundError):
+        found = target.lstat()
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():  # what another user put there is not believed
+            return target
     make_folder(target.parent)
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -295,7 +320,8 @@ def _copy_parquet(path: Path, columns: Columns) -> Path:
         names = source.schema_arrow.names
         wanted = [name for name in (columns.audio, columns.label) if name in names]
         schema = pa.schema([source.schema_arrow.field(name) for name in wanted])
-        with pa.OSFile(str(beside), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        beside.unlink(missing_ok=True)  # a link with this name would lead to a file of the user's
+        with open(beside, "xb", opener=open_private) as file, pa.ipc.new_stream(file, schema) as writer:
             for batch in source.iter_batches(batch_size=_COPIED_ROWS, columns=wanted):
                 writer.write_batch(batch)
         beside.replace(target)

@@ -54,13 +54,13 @@ def _make_part(
 def build_maker(given: dict[str, Any]) -> SampleMaker:
     """The maker that `describe_maker` described. Raises UserError."""
     columns = Columns(**given["columns"])
-    table = open_clips(Path(given["path"]), columns)
+    table, _ = open_clips(Path(given["path"]), columns).hold_out(given["held_out"])
     # Each process opens the files itself, and another number of rows would be another order.
     if table.identity != given["identity"]:
         what, why = "the files of the clips have changed since the start", "each row has its number by all files"
         raise UserError(what, given["path"], why, "start again when nothing writes there", ExitCode.OUT_OF_REACH)
     order = ClipOrder(table.rows, given["seed"], tuple(given["blocks"]))
-    return SampleMaker(table, order, MelSettings(**given["mel"]), given["clip_s"], columns)
+    return SampleMaker(table, order, MelSettings(**given["mel"]), given["clip_s"], columns, given["held_out"])
 
 
 def map_slots(descriptor: int, slots: int, batch: int, mel: MelSettings) -> list[Floats]:

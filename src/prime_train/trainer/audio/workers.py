@@ -126,6 +126,7 @@ def _describe_maker(maker: SampleMaker, path: Path) -> dict[str, Any]:
         "blocks": list(maker.order.blocks),
         "mel": asdict(maker.mel),
         "clip_s": maker.clip_s,
+        "held_out": maker.held_out,
     }
 
 

@@ -34,6 +34,7 @@ from prime_train.trainer.data.sources import locate_dataset, matching_files, ori
 FORMAT = 1  # of the cached files; another number makes them again
 
 
+_WITHOUT_CHATS = {"tokens": "ready-made tokens have", "python-stdlib": "the standard library has"}
 SUFFIXES = (".jsonl", ".parquet")
 MAX_LINE_BYTES = 2**24  # a longer line is no chat: it has some millions of tokens
 
@@ -49,8 +50,8 @@ def locate_chats(run: RunSpec, source: Source) -> Origin[Chats]:
             return locate_dataset(source, lambda opened: _table_chats(opened.table, opened.where, field))
         case "demonstrations":
             return locate_demonstrations(run, source.count)
-        case "python-stdlib" | "tokens":
-            what = f"{'ready-made tokens have' if source.kind == 'tokens' else 'the standard library has'} no chats"
+        case "python-stdlib" | "tokens" | "audio" | "chirps":
+            what = f"{_WITHOUT_CHATS.get(source.kind, 'clips have')} no chats"
             why = "a run of kind sft learns the assistant's part of chats"
             fix = 'run.kind = "pretrain", or a source of kind files, hf-dataset or demonstrations'
             raise UserError(what, f'data.sources kind = "{source.kind}"', why, fix)

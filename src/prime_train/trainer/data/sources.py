@@ -54,6 +54,9 @@ def locate(source: Source) -> Origin[Documents]:
             what = "demonstrations are chats, not documents"
             why = "a pretraining run reads documents of text"
             raise UserError(what, 'data.sources kind = "demonstrations"', why, 'run.kind = "sft"')
+        case "audio" | "chirps":
+            what, why = "clips are no documents", "a pretraining run reads documents of text"
+            raise UserError(what, f'data.sources kind = "{source.kind}"', why, 'run.kind = "audio"')
 
 
 def token_files(source: Source) -> tuple[Path, list[Path]]:

@@ -110,23 +110,18 @@ class TrainStream:
             self._wanted_workers, workers = wanted, self._choose_workers(run)
         if self._buffer is None:
             self._take_buffer()
-        assert self._buffer is not None
-        cursors, tokens = self._buffer.sums_after()
         if probs != self._order.probs:
             self._order = replace(self._order, probs=probs)
             self._by_tokens = run.data.sampling_unit == "tokens" and probs is not None
-            # In proportion from here on: a source whose part has grown must not make up for the text before.
-            tokens = tuple(round(sum(tokens) * prob) for prob in probs or ())
-        self._buffers.restart(self._plan(self._number + 1, cursors, tokens), workers)
+        self._buffers.restart(self._plan_next(), workers)
 
     def next_micro_batch(self) -> MicroBatch:
         """This rank's part of the next micro-batch of all ranks. Reads the tokens of these rows alone."""
         if self._auto is None:
             return self._next_micro_batch()
         if workers := self._auto.enter(self._buffers):
-            assert self._buffer is not None
             # From the next buffer on, because this one is packed already.
-            self._buffers.restart(self._plan(self._number + 1, *self._buffer.sums_after()), workers)
+            self._buffers.restart(self._plan_next(), workers)
         batch = self._next_micro_batch()
         self._auto.pace.leave()
         return batch
@@ -176,6 +171,18 @@ class TrainStream:
         if self._by_tokens:
             return partial(plan_by_tokens, self._order, self._reader.corpora, number, cursors, tokens)
         return partial(plans, self._order, number, cursors)
+
+    def _plan_next(self) -> MakePlans:
+        """What yields the plans after the present buffer. They depend on this buffer and the probabilities alone.
+
+        So it does not matter how often the settings have changed in this buffer, or whether a resume lies between.
+        """
+        assert self._buffer is not None
+        cursors, tokens = self._buffer.sums_after()
+        if self._drawn_by != self._order.probs:
+            # In proportion from here on: a source whose part has grown must not make up for the text before.
+            tokens = tuple(round(sum(tokens) * prob) for prob in self._order.probs or ())
+        return self._plan(self._number + 1, cursors, tokens)
 
     def _take_buffer(self) -> None:
         """Take the next buffer with rows. Raises UserError where no document has any."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
+from prime_train.core.errors import UserError
 from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.build import Ready
+from prime_train.trainer.build import Known, Ready, TextModel
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
 from prime_train.trainer.live_settings import LiveSettings
 from prime_train.trainer.loops.metrics import Metrics, step_metrics
@@ -33,7 +35,13 @@ _PROBE_ROUNDS = 3
 
 def report_spike(attempt: Attempt, spikes: Spikes, step: int, lr: float, result: StepResult) -> None:
     """Write an event where the step was skipped. Raises UserError where the run has to end."""
-    if reason := spikes.record(step, lr, result):
+    try:
+        reason = spikes.record(step, lr, result)
+    except UserError as end:
+        # The weights are as before here too. By this event the supervisor knows what the run ended for.
+        attempt.emit(StepSkipped(attempt.number, step, result.loss, result.grad_norm, end.what))
+        raise
+    if reason:
         attempt.emit(StepSkipped(attempt.number, step, result.loss, result.grad_norm, reason))
 
 
@@ -47,14 +55,26 @@ def is_due(step: int, interval_steps: int | None) -> bool:
     return interval_steps is not None and step % interval_steps == 0
 
 
-def end_early(attempt: Attempt, ready: Ready, step: int) -> None:
+def end_early(attempt: Attempt, ready: Ready[Any], step: int) -> None:
     """End after a stop: `step` is the last one, and its checkpoint is being written."""
     # The event promises a checkpoint, so it is written when the checkpoint is complete.
     ready.checkpointer.finish()
     attempt.emit(TrainerStopped(attempt.number, step))
 
 
-def finish(attempt: Attempt, ready: Ready, evaluations: Sequence[Evaluation], step: int, loss: float) -> None:
+def export_text(attempt: Attempt, ready: Ready[TextModel]) -> Path:
+    """Write the model and its tokenizer as a Hugging Face folder; returns its path. Every rank calls it."""
+    return export(attempt, ready.training, ready.known.config, ready.known.tokenizer)
+
+
+def finish(
+    attempt: Attempt,
+    ready: Ready[Known],
+    evaluations: Sequence[Evaluation],
+    step: int,
+    loss: float,
+    export_model: Callable[[Attempt, Ready[Known]], Path],
+) -> None:
     """Evaluate while the last checkpoint is written, and export. `loss`: of the last step, where none is measured."""
     held_out_loss = measure_all(attempt, ready.training, step, evaluations)
     attempt.emit(Phase(attempt.number, "checkpoint"))
@@ -62,7 +82,7 @@ def finish(attempt: Attempt, ready: Ready, evaluations: Sequence[Evaluation], st
     final = attempt.run_dir.checkpoint(step)
     if attempt.run.checkpoint.final == "hf":
         attempt.emit(Phase(attempt.number, "export"))
-        final = export(attempt, ready.training, ready.config, ready.tokenizer)
+        final = export_model(attempt, ready)
     reached_loss = loss if held_out_loss is None else held_out_loss
     attempt.emit(TrainerFinished(attempt.number, step, reached_loss, str(final)))
 
@@ -84,7 +104,7 @@ class StepReader:
     """The steps that are launched and not read. `reached` and `loss` are those of the last step read."""
 
     attempt: Attempt
-    ready: Ready
+    ready: Ready[Any]
     metrics: Metrics
     live: LiveSettings
     reached: TrainPosition
@@ -120,9 +140,10 @@ class StepReader:
 def probe_micro_batches(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -> None:
     """Write one span for each size that fits: the fastest of some forwards and backwards, without collectives.
 
-    Each round runs every size once, so that a slower machine slows down all of them. No sharded model is measured.
+    Each round runs every size once, so that a slower machine slows down all of them. No sharded model is measured, and
+    no clips.
     """
-    if parallel.is_sharded(training.model):
+    if parallel.is_sharded(training.model) or not _is_repeatable(batch):
         return
     rounds = [_run_sizes_that_fit(training, batch, compute_loss)]
     for _ in range(_PROBE_ROUNDS - 1):
@@ -164,7 +185,12 @@ def _run(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -
     return began_s, end_s
 
 
+def _is_repeatable(batch: Any) -> bool:
+    """Whether a batch has tensors with rows alone: what is drawn for clips belongs to these clips."""
+    return all(isinstance(getattr(batch, field.name), torch.Tensor) for field in fields(batch))
+
+
 def _repeat(batch: Any, times: int) -> Any:
-    """The rows of a batch `times` times. A batch is a dataclass of tensors (B, T)."""
+    """The rows of a batch `times` times. A batch is a dataclass with tensors (B, ...)."""
     rows = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return replace(batch, **{name: tensor.repeat(times, 1) for name, tensor in rows.items()})
+    return replace(batch, **{name: tensor.repeat(times, *[1] * (tensor.dim() - 1)) for name, tensor in rows.items()})

@@ -25,11 +25,11 @@ from prime_train.spec.answers import rl_settings, rollout_engine
 from prime_train.spec.run import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import Ready, announce, gather_weights, get_ready, join
+from prime_train.trainer.build import Ready, TextModel, announce, gather_weights, get_ready, join
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.live_settings import open_settings
-from prime_train.trainer.loops.after_step import adjust, end_early, finish, is_due, report_spike
+from prime_train.trainer.loops.after_step import adjust, end_early, export_text, finish, is_due, report_spike
 from prime_train.trainer.loops.metrics import Metrics, step_metrics
 from prime_train.trainer.loops.step import IDLE, Training, Votes, loss_sum, take_idle_step, take_step
 from prime_train.trainer.rl.batch import JudgedRollout, share_prompts, share_rows, to_imitation_batch, to_policy_batch
@@ -80,7 +80,7 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
             collector.closing.close()
 
 
-def _set_up(attempt: Attempt) -> tuple[Ready, Collector | None]:
+def _set_up(attempt: Attempt) -> tuple[Ready[TextModel], Collector | None]:
     """What the loop trains with, and on rank 0 what collects its rollouts."""
     run = attempt.run
     device, world = join(attempt)
@@ -92,18 +92,18 @@ def _set_up(attempt: Attempt) -> tuple[Ready, Collector | None]:
     prepared = load_chat_tokenizer(run) if world.rank == 0 else None  # rank 0 caches it
     world.wait()
     chat = prepared or load_chat_tokenizer(run)
-    ready = get_ready(attempt, chat.tokenizer, device, world)
+    ready = get_ready(chat.tokenizer, attempt, device, world)
     attempt.emit(Phase(attempt.number, "data"))
     if world.rank != 0:
         return ready, None
-    return ready, open_collector(attempt, chat, ready.config, device, ready.reached.data or None)
+    return ready, open_collector(attempt, chat, ready.known.config, device, ready.reached.data or None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
     """Compares the probabilities of engine and trainer, before each update, over rollouts of the step's weights."""
 
-    ready: Ready
+    ready: Ready[TextModel]
     collector: Collector | None
     waiting: RolloutWait
 
@@ -116,13 +116,15 @@ class _Comparison:
                 finished = collector is not None and collector.queue.finish(step + 1, self.waiting, _COMPARED_ROLLOUTS)
                 training.world.share(None)  # the other ranks wait here, because NCCL allows no wait of minutes
             rollouts = collector.queue.list_finished(step, _COMPARED_ROLLOUTS) if collector and finished else []
-            if rollouts:
-                rows = share_prompts([JudgedRollout(rollout, 0.0) for rollout in rollouts], len(rollouts))
+            # Coming steps may have other temperatures, and a batch has one.
+            for temperature in dict.fromkeys(rollout.temperature for rollout in rollouts):
+                same = [JudgedRollout(rollout, 0.0) for rollout in rollouts if rollout.temperature == temperature]
+                rows = share_prompts(same, len(same))
                 loss.compare(parallel.unwrap(training.model), to_policy_batch(rows, step), training.device)
         self.ready.checkpointer.before_update()
 
 
-def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: StopFlag) -> None:
+def _train(attempt: Attempt, ready: Ready[TextModel], collector: Collector | None, stop: StopFlag) -> None:
     policy, training, reached = rl_settings(attempt.run), ready.training, ready.reached
     checkpointer, world = ready.checkpointer, training.world
     metrics = Metrics(attempt)
@@ -133,12 +135,14 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
     live = open_settings(attempt, world, reached.settings, behind_steps=0)
     policy_loss: PolicyLoss | None = None
     result = IDLE
-    announce(attempt, training, ready.config)
+    announce(attempt, training, ready.classes)
     step = reached.step
     while step < live.attempt.run.run.max_steps:
         step += 1
         if live.has_changed(step):  # on every rank at this step
             training = adjust(training, live.attempt.run)
+            if collector is not None:
+                collector.queue.take_settings(live.attempt.run)
         attempt = live.attempt
         run = attempt.run
         share = partial(share_rows, micro_batch=run.batch.micro_batch, rank=world.rank, ranks=world.size)
@@ -214,7 +218,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
         end_early(attempt, ready, reached.step)
     else:
         evaluations = (_HeldOutTasks(collector, RolloutWait(lambda: False)),)  # the last one is not left out for a stop
-        finish(attempt, ready, evaluations, reached.step, result.loss)
+        finish(attempt, ready, evaluations, reached.step, result.loss, export_text)
     parallel.leave(world)
 
 
@@ -249,17 +253,17 @@ def _push_weights(training: Training, collector: Collector | None, version: int)
             collector.engine.update(weights, version)
 
 
-def _open_loss(attempt: Attempt, ready: Ready, step: int) -> PolicyLoss:
+def _open_loss(attempt: Attempt, ready: Ready[TextModel], step: int) -> PolicyLoss:
     """The loss, with the reference model if it is needed. The first RL step writes the reference's weights."""
     policy, training = rl_settings(attempt.run), ready.training
     if policy.kl_coef == 0:
         return PolicyLoss(policy)
     if step == policy.warmup_steps + 1:
         save_reference(attempt.run_dir, training)
-    return PolicyLoss(policy, load_reference(attempt.run_dir, ready.config, training, attempt.run.parallel))
+    return PolicyLoss(policy, load_reference(attempt.run_dir, ready.known.config, training, attempt.run.parallel))
 
 
-def _save(ready: Ready, collector: Collector | None, reached: TrainPosition, waiting: RolloutWait) -> None:
+def _save(ready: Ready[TextModel], collector: Collector | None, reached: TrainPosition, waiting: RolloutWait) -> None:
     """Save a checkpoint with the rollouts of the next steps. Those in progress are awaited, as the next step would."""
     position: dict[str, Any] = {}
     training = ready.training

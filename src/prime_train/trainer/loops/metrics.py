@@ -103,9 +103,8 @@ class Metrics:
         write_all(self._file, json.dumps(values, allow_nan=False).encode() + b"\n")
         if not math.isfinite(line.loss):
             return
-        self._pending = Progress(
-            self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen, reward, self._unit
-        )
+        figures = (line.loss, line.tokens_per_s, line.tokens_seen, reward, self._unit)
+        self._pending = Progress(self._attempt.number, line.step, *figures, grad_norm=line.grad_norm)
         if time.monotonic() - self._written_s >= _PROGRESS_INTERVAL_S:
             self.flush()
 

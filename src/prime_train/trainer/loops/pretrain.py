@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from prime_train.core.errors import UserError
+from prime_train.core.installation import install_command
 from prime_train.events import Phase, TrainerStopped
+from prime_train.spec import RunSpec
 from prime_train.spec.answers import sequences_in_step
 from prime_train.spec.run import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import Ready, announce, get_ready, join
+from prime_train.trainer.build import Ready, announce, join
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
 from prime_train.trainer.live_settings import open_settings
 from prime_train.trainer.loops.after_step import (
@@ -35,8 +37,20 @@ from prime_train.trainer.loops.work import LoadWork, TrainRows, Work, load_chats
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
-    """Pretrain on text, or fine-tune on chats."""
-    train(attempt, stop, load_chats if attempt.run.run.kind == "sft" else load_text)
+    """Pretrain on text, fine-tune on chats, or train on clips."""
+    train(attempt, stop, choose_load(attempt.run.run.kind))
+
+
+def choose_load(kind: str) -> LoadWork:
+    """What prepares the work for a kind. Raises UserError without the audio packages."""
+    if kind != "audio":
+        return load_chats if kind == "sft" else load_text
+    try:
+        from prime_train.trainer.loops.clip_work import load_audio  # which needs the extra
+    except ModuleNotFoundError as error:
+        why, fix = "the extra has the packages that decode clips", install_command("audio")
+        raise UserError(f"{error.name} is not installed", 'run.kind = "audio"', why, fix) from error
+    return load_audio
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +58,7 @@ class _Opened:
     """The work of a run, with what it has opened for this attempt."""
 
     work: Work[Any]
-    ready: Ready
+    ready: Ready[Any]
     rows: TrainRows[Any]
     evaluations: tuple[Evaluation, ...]
 
@@ -62,10 +76,10 @@ def train(attempt: Attempt, stop: StopFlag, load: LoadWork) -> None:
 
 def _open(attempt: Attempt, load: LoadWork) -> _Opened:
     device, world = join(attempt)
-    attempt.emit(Phase(attempt.number, "tokenizer"))
+    attempt.emit(Phase(attempt.number, "data" if attempt.run.run.kind == "audio" else "tokenizer"))
     work = load(attempt.run, world)
     # The model before the rows: its checkpoint has the position at which they go on.
-    ready = get_ready(attempt, work.tokenizer, device, world)
+    ready = work.get_ready(attempt, device, world)
     attempt.emit(Phase(attempt.number, "data"))
     rows = work.open_rows(world.rank, world.size, ready.reached.data or None)
     _refuse_other_data(rows, world)
@@ -80,6 +94,17 @@ def _refuse_other_data(rows: TrainRows[Any], world: parallel.World) -> None:
         raise UserError("the machines of the run do not have the same data or tokenizer", "data.sources", why, fix)
 
 
+def count_micro_batches(run: RunSpec, step: int, ranks: int) -> int:
+    """The micro-batches of each rank in a step. Raises UserError where they do not make up its sequences."""
+    sequences, unit = sequences_in_step(run, step), run.batch.micro_batch * ranks
+    if sequences % unit:
+        what = f"{sequences} sequences of step {step:,} do not divide by {run.batch.micro_batch} x {ranks} ranks"
+        why = "the micro-batch is one that was changed live, and the step would have less data or none"
+        fix = f"start it with processes for which {run.batch.micro_batch} x processes divides {sequences}"
+        raise UserError(what, "batch.micro_batch", why, fix)
+    return sequences // unit
+
+
 def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
     work, ready, rows = opened.work, opened.ready, opened.rows
     training, checkpointer = ready.training, ready.checkpointer
@@ -87,7 +112,7 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
     live = open_settings(attempt, training.world, ready.reached.settings, behind_steps)
     metrics = Metrics(attempt, work.unit)
     reader = StepReader(attempt, ready, metrics, live, ready.reached)
-    announce(attempt, training, ready.config)
+    announce(attempt, training, ready.classes)
     step = ready.reached.step
     while step < live.attempt.run.run.max_steps:
         step += 1
@@ -99,7 +124,7 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
         saves = not is_last and is_due(step, run.checkpoint.interval_steps)
         evaluates = not is_last and is_due(step, run.eval.interval_steps)
         with spans.step(step):
-            count = sequences_in_step(run, step) // (run.batch.micro_batch * training.world.size)
+            count = count_micro_batches(run, step, training.world.size)
             with spans.host_span("data"):
                 began = time.perf_counter()
                 micro_batches = [rows.next_micro_batch() for _ in range(count)]  # count times (B, T)
@@ -152,5 +177,5 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
     if reader.stop:
         end_early(attempt, ready, reached.step)
     else:
-        finish(live.attempt, ready, opened.evaluations, reached.step, reader.loss)
+        finish(live.attempt, ready, opened.evaluations, reached.step, reader.loss, work.export)
     parallel.leave(training.world)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from prime_train.environments.environment import Message
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.batch import MicroBatch
-from prime_train.trainer.build import Ready
+from prime_train.trainer.build import Ready, TextModel, get_ready
 from prime_train.trainer.chats.chat_sources import open_chat_corpora
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
@@ -19,9 +20,11 @@ from prime_train.trainer.data import stream
 from prime_train.trainer.data.corpus import Corpus
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.tokenised import Share
+from prime_train.trainer.device import Device
 from prime_train.trainer.evaluation.eval_sets import prepare_sets
 from prime_train.trainer.evaluation.evaluate import Evaluation, HeldOut, Samples
 from prime_train.trainer.evaluation.suite import open_suite
+from prime_train.trainer.loops.after_step import export_text
 from prime_train.trainer.loops.step import AnyBatch, LossSum, loss_sum
 from prime_train.trainer.parallel import World
 from prime_train.trainer.rl.rollouts.task_targets import open_targets
@@ -47,12 +50,13 @@ class TrainRows(Protocol[Drawn]):
 class Work(Generic[AnyBatch]):
     """What a kind of training learns from, and how."""
 
-    tokenizer: LoadedTokenizer  # the model embeds its tokens, and an exported folder has its files
+    get_ready: Callable[[Attempt, Device, World], Ready[Any]]  # called by every rank
     # Both are opened late: the position is in the checkpoint, and the evaluations need the model.
     open_rows: Callable[[int, int, Position | None], TrainRows[AnyBatch]]  # (rank, ranks, where an attempt goes on)
     loss: LossSum[AnyBatch]
     unit: str  # of what the loss counts, for the progress: "tokens"
-    open_evaluations: Callable[[Attempt, Ready], tuple[Evaluation, ...]]  # called by every rank
+    open_evaluations: Callable[[Attempt, Ready[Any]], tuple[Evaluation, ...]]  # called by every rank
+    export: Callable[[Attempt, Ready[Any]], Path]  # writes the folder `final`; called by every rank
 
 
 LoadWork = Callable[[RunSpec, World], Work[Any]]  # called by every rank; one prepares what the others read
@@ -116,18 +120,25 @@ def _learn_rows(
 ) -> Work[MicroBatch]:
     """The work on packed rows of tokens."""
     evaluations = partial(open_evaluations, load_held_out=load_held_out, plan_samples=plan_samples)
-    return Work(tokenizer=tokenizer, open_rows=open_rows, loss=loss_sum, unit="tokens", open_evaluations=evaluations)
+    return Work(
+        get_ready=partial(get_ready, tokenizer),
+        open_rows=open_rows,
+        loss=loss_sum,
+        unit="tokens",
+        open_evaluations=evaluations,
+        export=export_text,
+    )
 
 
 def open_evaluations(
     attempt: Attempt,
-    ready: Ready,
+    ready: Ready[TextModel],
     load_held_out: Callable[[], Sequence[MicroBatch]],
     plan_samples: Callable[[Sequence[str]], Samples],
 ) -> tuple[Evaluation, ...]:
     """Everything that a run on text or chats measures, in its order. Raises UserError where something is missing."""
-    run, tokenizer, world = attempt.run, ready.tokenizer, ready.training.world
-    targets = open_targets(attempt, tokenizer, ready.config, ready.training.device)
+    run, tokenizer, world = attempt.run, ready.known.tokenizer, ready.training.world
+    targets = open_targets(attempt, tokenizer, ready.known.config, ready.training.device)
     held_out = HeldOut(load_held_out())
     sets = prepare_sets(run, tokenizer, world)
     suite = open_suite(run, tokenizer, world)

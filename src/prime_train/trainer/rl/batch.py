@@ -90,6 +90,7 @@ class PolicyBatch:
     engine_logprobs: Tensor  # (N,) fp32
     advantages: Tensor  # (N,) fp32
     fresh: Tensor  # (N,) bool: generated with the weights that this step begins with
+    temperature: float = 1.0  # in all rollouts
 
     @property
     def labelled_tokens(self) -> int:
@@ -126,7 +127,7 @@ def share_rows(rows: Iterable[AnyRow], *, micro_batch: int, rank: int, ranks: in
 
 
 def to_policy_batch(rows: Sequence[PolicyRow], version: int) -> PolicyBatch:
-    """The tensors of a micro-batch for a step that begins with the weights `version`."""
+    """The tensors of a micro-batch for a step that begins with the weights `version`. One step has one temperature."""
     shape = (max(1, len(rows)), _round_up(max((row.length for row in rows), default=0)))
     tokens, positions = np.zeros((2, *shape), np.int64)  # (B, T)
     parts, labels = np.full(shape, _PADDING, np.int64), np.full(shape, IGNORED, np.int64)  # (B, T)
@@ -152,13 +153,16 @@ def to_policy_batch(rows: Sequence[PolicyRow], version: int) -> PolicyBatch:
             fresh[own] = rollout.version == version
             begin += sample.positions - first
     places = np.flatnonzero(labels != IGNORED)  # (N,)
-    counted = (values.ravel()[places] for values in (labels, logprobs, advantages, fresh))
     return PolicyBatch(
         torch.from_numpy(tokens),
         torch.from_numpy(positions),
         torch.from_numpy(parts) if any(row.shared for row in rows) else None,
         torch.from_numpy(places),
-        *map(torch.from_numpy, counted),
+        torch.from_numpy(labels.ravel()[places]),
+        torch.from_numpy(logprobs.ravel()[places]),
+        torch.from_numpy(advantages.ravel()[places]),
+        torch.from_numpy(fresh.ravel()[places]),
+        temperature=rows[0].samples[0].rollout.temperature if rows else 1.0,
     )
 
 

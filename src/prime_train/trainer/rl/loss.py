@@ -58,7 +58,7 @@ class PolicyLoss:
         """Sum of the loss over the counted tokens of one micro-batch, 0-d."""
         policy = self._policy
         plan, batch = move_batch(batch, device)
-        logprobs, entropy = next_token_logprobs(model, plan, batch, device, policy.temperature)  # (N,), (N,)
+        logprobs, entropy = next_token_logprobs(model, plan, batch, device)  # (N,), (N,)
         log_ratio = logprobs - batch.engine_logprobs  # (N,)
         ratio = log_ratio.exp()  # (N,)
         clipped = ratio.clamp(1 - policy.clip_low, 1 + policy.clip_high)  # (N,)
@@ -66,7 +66,7 @@ class PolicyLoss:
         reference_kl = torch.zeros_like(loss)  # (N,)
         if self._reference is not None:
             with torch.no_grad():
-                reference, _ = next_token_logprobs(self._reference, plan, batch, device, policy.temperature)  # (N,)
+                reference, _ = next_token_logprobs(self._reference, plan, batch, device)  # (N,)
             reference_kl = estimate_kl(reference - logprobs)  # (N,)
             loss = loss + policy.kl_coef * reference_kl  # (N,)
         self._add(batch.fresh, entropy, log_ratio, clipped * batch.advantages, reference_kl)
@@ -76,7 +76,7 @@ class PolicyLoss:
     def compare(self, model: nn.Module, batch: PolicyBatch, device: Device) -> None:
         """Measure the mismatch over fresh rollouts that the step does not learn from. Only used if it has no others."""
         plan, batch = move_batch(batch, device)
-        logprobs, _ = next_token_logprobs(model, plan, batch, device, self._policy.temperature)  # (N,)
+        logprobs, _ = next_token_logprobs(model, plan, batch, device)  # (N,)
         mismatch_kl = estimate_kl(logprobs - batch.engine_logprobs) * batch.fresh  # (N,)
         self._compared.append(_sum_each(batch.fresh, mismatch_kl))
 
@@ -111,15 +111,15 @@ def move_batch(batch: PolicyBatch, device: Device) -> tuple[Plan, PolicyBatch]:
     """How the rows of a micro-batch attend, and its tensors, on the device by one copy. Its parts are in the plan."""
     plan = None if batch.parts is None else plan_shared_prompts(batch.parts, device)
     counted = (batch.places, batch.labels, batch.engine_logprobs, batch.advantages, batch.fresh)  # (N,) each
-    plan, (tokens, positions, *moved) = move_plan(plan, (batch.tokens, batch.positions, *counted), device.torch)
-    return plan, PolicyBatch(tokens, positions, None, *moved)
+    tensors = (batch.tokens, batch.positions, *counted)
+    plan, (tokens, positions, places, labels, logprobs, advantages, fresh) = move_plan(plan, tensors, device.torch)
+    moved = (places, labels, logprobs, advantages, fresh)
+    return plan, PolicyBatch(tokens, positions, None, *moved, batch.temperature)
 
 
-def next_token_logprobs(
-    model: nn.Module, plan: Plan, batch: PolicyBatch, device: Device, temperature: float
-) -> tuple[Tensor, Tensor]:
+def next_token_logprobs(model: nn.Module, plan: Plan, batch: PolicyBatch, device: Device) -> tuple[Tensor, Tensor]:
     """Log-probability of each counted token at the engine's temperature, (N,) fp32, and the entropy, (N,)."""
-    counted = Counted(batch.places, batch.labels, temperature)
+    counted = Counted(batch.places, batch.labels, batch.temperature)
     with device.autocast():
         logprobs, entropy = model(batch.tokens, batch.positions, plan, labels=counted)
     return logprobs, entropy
@@ -161,7 +161,7 @@ def load_reference(run_dir: RunDir, config: ModelConfig, training: Training, lay
         why = "rl.kl_coef compares the model with that of the first RL step, which only this file has"
         raise UserError(what, str(path), why, "restore the file, or set rl.kl_coef = 0") from error
     model.requires_grad_(requires_grad=False)
-    model.head_logprobs = parallel.unwrap(training.model).head_logprobs
+    model.head_logprobs = parallel.unwrap_decoder(training.model).head_logprobs
     if layout.dp_shard > 1:  # FSDP2 moves its shards to the device, block by block
         return parallel.spread(model, training.world, layout, training.device)
     return model.to(training.device.torch)

@@ -26,6 +26,7 @@ from prime_train.core.errors import UNWRITABLE, ExitCode, UserError, explain_dis
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.core.whole_folder import write_folder
+from prime_train.spec.audio import Audio
 from prime_train.trainer.attempt import read_run
 from prime_train.trainer.build import load_config, load_run_tokenizer
 from prime_train.trainer.model import hf
@@ -34,6 +35,7 @@ from prime_train.trainer.saves.export import DTYPES, describe, open_rows
 from prime_train.trainer.saves.tensor_files import FileTensor, name_file, plan_files, write_files
 
 _ROOM_BYTES = 64 * 2**20  # for config, tokenizer and the file system itself
+_ENCODER = "encoder."  # in the checkpoints that a run on audio saves
 _REPORT_BYTES = 16 * 2**20  # between two lines of progress
 
 
@@ -117,6 +119,8 @@ def convert(request: ConversionRequest) -> dict[str, Any]:
 
 def _plan_hf(request: ConversionRequest, run_dir: RunDir, saved: SavedTensors) -> _Plan:
     run = read_run(run_dir)
+    if run.audio is not None:
+        return _plan_encoder(run.audio, DTYPES[request.dtype or run.checkpoint.export_dtype], saved)
     tokenizer = load_run_tokenizer(run, run_dir)
     config = load_config(run, tokenizer)
     described = replace(describe(run, tokenizer), max_shard_bytes=request.max_shard_bytes)
@@ -135,6 +139,19 @@ def _plan_hf(request: ConversionRequest, run_dir: RunDir, saved: SavedTensors) -
         {hf.STEM: plan_files(tensors, described.max_shard_bytes)},
         lambda folder: hf.write_content(folder, config, counted, described),
     )
+
+
+def _plan_encoder(audio: Audio, dtype: torch.dtype, saved: SavedTensors) -> _Plan:
+    """An encoder in one file, because it is small."""
+    from prime_train.trainer.audio.learning.encoder_folder import WEIGHTS, write_encoder
+
+    tensors = [one._replace(dtype=dtype) for one in saved.list_tensors(f"model.{_ENCODER}")]
+
+    def fill(folder: Path) -> None:
+        names = [f"{_ENCODER}{one.name}" for one in tensors]
+        write_encoder(folder, {name: saved.load(f"model.{name}") for name in names}, audio, dtype)
+
+    return _Plan({Path(WEIGHTS).stem: [tensors]}, fill)
 
 
 def _plan_tensors(request: ConversionRequest, saved: SavedTensors) -> _Plan:

@@ -56,6 +56,7 @@ def _checkpoint_json(found: SavedCheckpoint, problem: str, now_s: float) -> dict
         "saved_bytes": stored.saved_bytes if stored else 0,
         "age_s": _age_s(found, now_s),
         "problem": problem or None,
+        "pinned": found.pinned,
         "path": found.folder,
         "saved": round(stored.saved, 4) if stored else 0.0,
     }
@@ -85,7 +86,7 @@ def list_rows(
     rows, is_resume_shown = [], False
     for one in found:
         problem = _problem(one, unreadable)
-        remarks = [problem or "complete", *_describe_packing(one)]
+        remarks = [problem or "complete", *_describe_packing(one), *(["pinned"] if one.pinned else [])]
         if foreign.is_packed_away(one.path):
             remarks.append("its trainer finds it after `prime-train ckpt restore`")
         elif not problem and not is_resume_shown:

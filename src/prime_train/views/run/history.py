@@ -32,7 +32,7 @@ _COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib"
 
 # The report shows them from the state, if at all.
 _BRIEF = (events.Progress, events.Phase, events.CheckpointStarted, events.Sampled)
-_SHOWN = events.WatchEvent | events.CheckpointDeleted | events.StepSkipped | events.EventsDamaged
+_SHOWN = events.WatchEvent | events.CheckpointDeleted | events.ClipsBroken | events.StepSkipped | events.EventsDamaged
 _WHOLE_BYTES = 32 << 20  # a longer metrics.jsonl is shown by this many of its lines:
 SAMPLED_LINES = 20_000
 _LONGEST_BYTES = 64 << 10  # of a line
@@ -89,6 +89,11 @@ class RunHistory(NamedTuple):
         """Loss of a model that knows nothing but the size of the vocabulary: ln(V), nats per token."""
         started = self.state.started
         return math.log(started.vocab_size) if started is not None and started.vocab_size > 1 else None
+
+    @property
+    def guess_name(self) -> str:
+        """The logarithm that `vocab_loss` is, as text."""
+        return "ln(classes)" if self.state.unit == "clips" else "ln(vocabulary)"
 
 
 def gather(run_dir: RunDir) -> RunHistory:
@@ -248,7 +253,7 @@ def _held_out(run: RunHistory) -> str:
     first, last = run.evaluations[0].loss, run.evaluations[-1].loss
     text = f"{first:.4f} -> {last:.4f}"
     if run.vocab_loss is not None:
-        text += f", {1 - last / run.vocab_loss:.0%} below ln(vocabulary) = {run.vocab_loss:.4f}"
+        text += f", {1 - last / run.vocab_loss:.0%} below {run.guess_name} = {run.vocab_loss:.4f}"
     return text
 
 

@@ -27,16 +27,21 @@ _LABELLED = 6  # if there are more restarts, their lines have no label
 def draw(history: RunHistory, directory: Path) -> list[Path]:
     """Writes loss.png, throughput.png and, with rewards, reward.png; returns their paths, none before the first step.
 
-    Raises ImportError without matplotlib.
+    A run on clips has measured.png, too, and the trainer drew spectrograms.png. Raises ImportError without matplotlib.
     """
     if not history.metrics["step"]:
         return []
     _import_matplotlib()
+    on_clips = history.state.unit == "clips"
     directory.mkdir(parents=True, exist_ok=True)
     drawn = [
-        _save(_loss, history, directory / "loss.png", "loss, nats per token"),
-        _save(_throughput, history, directory / "throughput.png", "tokens/s"),
+        _save(_loss, history, directory / "loss.png", "loss" if on_clips else "loss, nats per token"),
+        _save(_throughput, history, directory / "throughput.png", f"{history.state.unit}/s"),
     ]
+    if on_clips and history.measured:
+        drawn.append(_save(_measured, history, directory / "measured.png", "held-out clips"))
+    if on_clips and (spectrograms := directory / "spectrograms.png").is_file():
+        drawn.append(spectrograms)
     if history.task_evaluations or any(map(math.isfinite, history.metrics["reward"])):
         drawn.append(_save(_reward, history, directory / "reward.png", "mean reward"))
     return drawn
@@ -123,11 +128,22 @@ def _loss(axes: Axes, history: RunHistory) -> None:
     axes.margins(y=0.09)
     if history.vocab_loss is not None:
         axes.axhline(history.vocab_loss, color="#777777", linewidth=0.9, linestyle=(0, (4, 3)))
-        words = f"ln(vocabulary) = {history.vocab_loss:.2f}, a guess"
+        words = f"{history.guess_name} = {history.vocab_loss:.2f}, a guess"
         axes.annotate(
             words, (1, history.vocab_loss), xycoords=("axes fraction", "data"), xytext=(-2, 3),
             textcoords="offset points", ha="right", fontsize=8, color="#555555",
         )  # fmt: skip
+
+
+def _measured(axes: Axes, history: RunHistory) -> None:
+    names = dict.fromkeys((one.name, one.metric) for one in history.measured)
+    for name, colour, shape in zip(names, cycle((_INK, _HELD_OUT, _TROUBLE)), cycle("osD^v"), strict=False):
+        kept = [one for one in history.measured if (one.name, one.metric) == name]
+        at, values = [one.step for one in kept], [one.value for one in kept]
+        axes.plot(
+            at, values, color=colour, marker=shape, markersize=4.5, linewidth=1.4, label=sanitize(": ".join(name))
+        )
+    axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
 
 
 def _reward(axes: Axes, history: RunHistory) -> None:

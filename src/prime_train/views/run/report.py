@@ -11,11 +11,11 @@ from prime_train.core.installation import install_command
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.core.units import counted, format_bytes, format_count, format_seconds
-from prime_train.spec import Model
+from prime_train.spec import RunSpec
 from prime_train.supervise.core.state import AttemptState
 from prime_train.views.run import measures
 from prime_train.views.run.history import PHASES, RestartGap, RunHistory, gather
-from prime_train.views.run.report_sections import alarms, changes, deletions, rewards, skips, warnings
+from prime_train.views.run.report_sections import alarms, broken_clips, changes, deletions, rewards, skips, warnings
 from prime_train.views.text import date, fenced, plain, table
 
 _PHASE_NAMES = {
@@ -67,6 +67,9 @@ def text(history: RunHistory, plots: Sequence[str], remark: str) -> str:
         held_out(history),
         _evaluations(history) if history.evaluations or not history.task_evaluations else "",
         measures.section(history.measured),
+        images.get("measured", ""),
+        *broken_clips(history.records),
+        *(("## Clips", images["spectrograms"]) if "spectrograms" in images else ()),
         "## Speed",
         images["throughput"] if plots else "",
         _speed(history),
@@ -105,7 +108,7 @@ def held_out(history: RunHistory) -> str:
     sentence = f"Held-out loss: {first.loss:.4f} at step {first.step:,} -> {last.loss:.4f} at step {last.step:,}"
     if history.vocab_loss is not None:
         fell = 1 - last.loss / history.vocab_loss
-        sentence += f", {fell:.0%} below the {history.vocab_loss:.4f} of a uniform guess, ln(vocabulary)"
+        sentence += f", {fell:.0%} below the {history.vocab_loss:.4f} of a uniform guess, {history.guess_name}"
     return sentence + "."
 
 
@@ -114,14 +117,18 @@ def _what_ran(history: RunHistory) -> list[tuple[str, str]]:
     rows = [("started", date(history.began_s)), ("last event", date(history.ended_s))]
     if started is not None:
         ranks = f"{started.world_size} x " if started.world_size > 1 else ""
-        rows.append(("model", f"{format_count(started.params)} parameters{_sizes(asked.model) if asked else ''}"))
-        rows.append(("vocabulary", f"{started.vocab_size:,}"))
+        rows.append(("model", f"{format_count(started.params)} parameters{_sizes(asked) if asked else ''}"))
+        if asked is None or asked.audio is None:
+            rows.append(("vocabulary", f"{started.vocab_size:,}"))
         rows.append(("device", f"{ranks}{started.device}, {started.precision}"))
     if asked is not None:
         sources = ", ".join(f"{source.kind} {source.path or ''}".rstrip() for source in asked.data.sources)
         tasks = ", ".join(task.id or task.kind for task in asked.tasks)
         named = "; ".join(part for part in (sources, f"tasks: {tasks}" if tasks else "") if part)
-        rows.append(("data", f"{named}; {asked.data.ctx_tokens:,} tokens per sequence"))
+        length = (
+            f"{asked.data.ctx_tokens:,} tokens per sequence" if asked.audio is None else f"{asked.audio.clip_s:g} s"
+        )
+        rows.append(("data", f"{named}; {length}"))
         name = "Muon and AdamW" if asked.optim.kind == "muon" else "AdamW"
         rows.append(("optimizer", f"{name}, learning rate {asked.optim.lr:g}, {asked.schedule.kind}"))
     rows.append((f"{history.state.unit} seen", format_count(history.state.tokens_seen)))
@@ -129,7 +136,11 @@ def _what_ran(history: RunHistory) -> list[tuple[str, str]]:
     return rows
 
 
-def _sizes(model: Model) -> str:
+def _sizes(asked: RunSpec) -> str:
+    model = asked.model
+    if asked.audio is not None:
+        encoder, objective = asked.audio.encoder, asked.audio.objective.replace("_", " ")
+        return f", {encoder.layers} layers of width {encoder.width}, {encoder.heads} heads, {objective}"
     if model.path:
         return f", from {model.path}"
     return f", {model.layers} layers of width {model.hidden_size}, {model.heads} heads"
@@ -137,7 +148,7 @@ def _sizes(model: Model) -> str:
 
 def _evaluations(history: RunHistory) -> str:
     rows = [(f"{e.step:,}", f"{e.loss:.4f}", f"{e.tokens:,}") for e in history.evaluations]
-    return table(("step", "held-out loss", "tokens"), rows) if rows else "No evaluation was made."
+    return table(("step", "held-out loss", history.state.unit), rows) if rows else "No evaluation was made."
 
 
 # --- speed -----------------------------------------------------------------------------------------
@@ -148,7 +159,9 @@ def _speed(history: RunHistory) -> str:
     speeds = _finite(metrics["tokens_per_s"])
     if not speeds:
         return "No step was recorded."
-    sentence = f"Median {format_count(round(statistics.median(speeds)))} tokens/s over {len(speeds):,} steps"
+    sentence = (
+        f"Median {format_count(round(statistics.median(speeds)))} {history.state.unit}/s over {len(speeds):,} steps"
+    )
     memory, mfu = _finite(metrics["peak_memory_gib"]), _finite(metrics["mfu"])
     if mfu:
         sentence += f", {statistics.median(mfu):.0%} of the device's peak (MFU)"

@@ -141,6 +141,19 @@ def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
         yield f"{counted(times, 'alert')} by {channel} failed: {plain(reason)}."
 
 
+def broken_clips(records: Iterable[Record]) -> Iterator[str]:
+    """How many clips could not be decoded, by attempt, and a few names."""
+    found = {
+        (record.event.attempt, record.writer): record.event
+        for record in records
+        if isinstance(record.event, events.ClipsBroken)
+    }
+    if found:
+        rows = [(str(at), f"{e.broken:,}", f"{e.read:,}", "; ".join(e.named)) for (at, _), e in sorted(found.items())]
+        yield "### Broken clips"
+        yield table(("attempt", "broken", "of clips", "for example"), rows)
+
+
 def alarms(records: Sequence[Record]) -> Iterator[str]:
     """The table of alarms: one row per problem, however often it was found."""
     raised: dict[tuple[str, str, str], list[tuple[float, events.AlarmRaised]]] = {}

@@ -8,6 +8,7 @@ from typing import Any
 
 from prime_train.core.units import counted, format_count, format_seconds
 from prime_train.events.record import describe
+from prime_train.supervise.core.fold_instability import describe_proposal
 from prime_train.supervise.core.state import ActiveAlarm, AttemptState, State, TaskScore
 from prime_train.views.run import measures
 from prime_train.views.run.status import Status
@@ -57,6 +58,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "gpus": [_gpu(uuid, state) for uuid in _list_gpus(state)],
         "micro_batch": state.micro_batch,
         "settings": _settings(state),
+        "proposal": describe_open_proposal(state),
         "disk": {"free_gib": rounded(status.free_gib, 1)},
         "checkpoints": {"newest_complete": status.newest_complete, "saving": state.saving_step},
         "is_endless": state.is_endless,
@@ -75,10 +77,27 @@ def status_document(status: Status) -> dict[str, Any]:
     }
 
 
-def _settings(state: State) -> dict[str, int | None]:
-    """The newest change of settings, 0 for none, and the newest one in force with its first step."""
-    in_force, step = state.settings_applied[-1] if state.settings_applied else (0, None)
-    return {"version": state.settings_version, "in_force": in_force, "from_step": step}
+def _settings(state: State) -> dict[str, int | bool | None]:
+    """The newest change of settings, 0 for none, and the newest one in force with its first step.
+
+    `ended_before`: the run has finished, and the newest change was never in force.
+    """
+    in_force, step = state.settings_in_force
+    newest, ended = state.settings_version, had_no_step(state.settings_version, state)
+    return {"version": newest, "in_force": in_force, "from_step": step if in_force else None, "ended_before": ended}
+
+
+def had_no_step(version: int, state: State) -> bool:
+    """Whether the run has finished before a change of settings was in force."""
+    return state.state == "finished" and version > max((one for one, _ in state.settings_applied), default=0)
+
+
+def describe_open_proposal(state: State) -> dict[str, Any] | None:
+    """The change that waits for a person, with its reason; null without one."""
+    found = state.instability
+    if found is None or not state.is_proposed:
+        return None
+    return pick(found, "number", "step", "what", "values", "go_back_to") | {"change": describe_proposal(found)}
 
 
 def _not_finite(state: State) -> dict[str, str]:
@@ -148,7 +167,12 @@ def as_lines(document: Document) -> list[tuple[str, str]]:
         lines.append(("notes", f"{counted(notes, 'note')} of the watches: prime-train report {document['run']}"))
     if (settings := document["settings"])["version"]:
         since = f" from step {settings['from_step']:,} on" if settings["in_force"] else ""
-        lines.append(("settings", f"version {settings['version']}; in force: {settings['in_force']}{since}"))
+        ended = "; the run ended before the newest one" if settings["ended_before"] else ""
+        lines.append(("settings", f"version {settings['version']}; in force: {settings['in_force']}{since}{ended}"))
+    if (proposal := document["proposal"]) is not None:
+        lines.append(("unstable", proposal["what"]))
+        accept = f"to make it: prime-train set {document['run']} --accept"
+        lines.append(("proposed", f"{proposal['change']}; {accept}"))
     if document["micro_batch"] is not None:
         lines.append(("micro-batch", f"{document['micro_batch']}, reduced because memory ran out"))
     if left_out := [gpu["uuid"] for gpu in document["gpus"] if gpu["left_out"]]:

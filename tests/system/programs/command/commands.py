@@ -1,4 +1,4 @@
-"""Starts `prime-train run -- COMMAND` in a folder, and waits for what it does."""
+"""Starts `prime-train run -- COMMAND` in a folder, writes its config, and waits for what it does."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prime_train.core.rundir import RunDir
+from prime_train.toml.document import to_toml
 from tests.unit.cli.commands import PROGRAM, clean_environment, prime_train, wait_until
 
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
@@ -75,3 +77,21 @@ def list_marked(run_dir: RunDir) -> list[int]:
             if f"PRIME_TRAIN_RUN={run_dir.path}".encode() in environment.split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def write_config(name: str, argv: Sequence[str], **tables: Mapping[str, Any]) -> str:
+    """The run.toml of a command whose lines are `step 1 loss 0.5`.
+
+    `tables`: more tables by their names, with _ for the point before the last part: command_resume, prime_train_backup.
+    """
+    run, command = tables.pop("run", {}), tables.pop("command", {})
+    first: dict[str, Mapping[str, Any]] = {
+        "run": {"name": name, "kind": "command", **run},
+        "command": {"argv": list(argv), **command},
+        "command_progress": {"log": r"^step (?P<step>\d+) loss (?P<loss>\S+)"},
+    }
+    lines = []
+    for table, values in (first | tables).items():
+        lines.append(f"[{'.'.join(table.rsplit('_', 1)) if '_' in table else table}]")
+        lines += [f"{key} = {to_toml(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"

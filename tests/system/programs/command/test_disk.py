@@ -25,7 +25,7 @@ from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise.core.state import AttemptState, Live, State
 from prime_train.supervise.watches.disk.watch import DiskWatch
 from prime_train.supervise.watches.watch import Alarm
-from tests.system.programs.command.commands import Supervised, list_marked, read_json
+from tests.system.programs.command.commands import Supervised, list_marked, read_json, write_config
 from tests.unit.cli.commands import wait_until
 
 SAVER = Path(__file__).with_name("saver.py")
@@ -232,25 +232,15 @@ def test_a_disk_fills_in_a_save_and_before_one_and_the_run_goes_on_with_room(
     may, hold, out = tmp_path / "may", tmp_path / "hold", disk / "out"
     out.mkdir()
     (tmp_path / "out").symlink_to(out)
-    (tmp_path / "run.toml").write_text(f"""\
-[run]
-name = "full"
-kind = "command"
-max_steps = 25
-[command]
-argv = ["{sys.executable}", "saver.py", "25", "40000000"]
-[command.progress]
-log = '''^step (?P<step>\\d+) loss (?P<loss>\\S+)'''
-[command.checkpoints]
-dir = "{out}"
-layout = "hf"
-[command.resume]
-how = "argument"
-template = "{{path}}"
-aside = "rename"
-[prime_train.restart]
-backoff_s = 0.1
-""")
+    config = write_config(
+        "full",
+        (sys.executable, "saver.py", "25", "40000000"),
+        run={"max_steps": 25},
+        command_checkpoints={"dir": str(out), "layout": "hf"},
+        command_resume={"how": "argument", "template": "{path}", "aside": "rename"},
+        prime_train_restart={"backoff_s": 0.1},
+    )
+    (tmp_path / "run.toml").write_text(config)
 
     def start() -> Supervised:
         return Supervised(tmp_path, "run.toml")

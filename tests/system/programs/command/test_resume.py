@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.system.programs.command.commands import TORCHRUN, Supervised, kill_rank, list_marked, read_json
+from tests.system.programs.command.commands import TORCHRUN, Supervised, kill_rank, list_marked, read_json, write_config
 from tests.unit.cli.commands import prime_train, wait_until
 
 HERE = Path(__file__).parent
@@ -17,26 +17,16 @@ STEPS = 40
 
 def test_a_dcp_script_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
     shutil.copy(HERE / "dcp.py", tmp_path)
-    (tmp_path / "run.toml").write_text(f"""\
-[run]
-name = "dcp"
-kind = "command"
-max_steps = {STEPS}
-[command]
-argv = ["{TORCHRUN}", "--nproc-per-node", "2", "dcp.py", "{STEPS}", "5"]
-processes = 2
-[command.progress]
-log = '''^step (?P<step>\\d+) loss (?P<loss>\\S+)'''
-[command.checkpoints]
-dir = "out"
-layout = "dcp"
-[command.resume]
-how = "argument"
-template = "--resume {{path}}"
-aside = "rename"
-[prime_train.restart]
-backoff_s = 0.1
-""")
+    config = write_config(
+        "dcp",
+        (TORCHRUN, "--nproc-per-node", "2", "dcp.py", str(STEPS), "5"),
+        run={"max_steps": STEPS},
+        command={"processes": 2},
+        command_checkpoints={"dir": "out", "layout": "dcp"},
+        command_resume={"how": "argument", "template": "--resume {path}", "aside": "rename"},
+        prime_train_restart={"backoff_s": 0.1},
+    )
+    (tmp_path / "run.toml").write_text(config)
     supervised = Supervised(tmp_path, "run.toml")
     try:
         supervised.await_text("step 13 ")

@@ -17,22 +17,14 @@ from typing import Any
 import pytest
 
 from tests.system.away.slurm_commands import Commands
-from tests.system.programs.command.commands import read_json
+from tests.system.programs.command.commands import read_json, write_config
 from tests.unit.checkpoints import written_saves as saves
 from tests.unit.cli.commands import clean_environment, prime_train
 
 HERE = Path(__file__).parent
-PATTERN = r"'''^it (?P<step>\d+) of (?P<total>\d+): loss (?P<loss>\S+)'''"
+PATTERN = r"^it (?P<step>\d+) of (?P<total>\d+): loss (?P<loss>\S+)"
 STEPS = 12
-FILE = f"""\
-[run]
-name = "plain"
-kind = "command"
-[command]
-argv = ["{sys.executable}", "plain.py", "{STEPS}"]
-[command.progress]
-log = {PATTERN}
-"""
+FILE = write_config("plain", (sys.executable, "plain.py", str(STEPS)), command_progress={"log": PATTERN})
 
 
 @pytest.fixture
@@ -137,7 +129,7 @@ def test_a_job_of_slurm_supervises_the_command(folder: Path) -> None:
     slurm = Commands(folder / "bin")
     path = f"{slurm.folder}{os.pathsep}{os.environ['PATH']}"
     slurm.answer(sbatch=[("12\n", "", 0)])
-    words = ("--set", f"command.progress.log={PATTERN}", "--", sys.executable, "plain.py", str(STEPS))
+    words = ("--set", f"command.progress.log='''{PATTERN}'''", "--", sys.executable, "plain.py", str(STEPS))
     options = ("--run-name", "job", "--slurm", "--sbatch", "gres=none")
     submitted = run(folder, "run", *options, *words, PATH=path)
     assert submitted.returncode == 0, submitted.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,30 @@ def test_a_change_of_probabilities_is_repeated_exactly(
     resumed.take_settings(changed)
     assert same(take(resumed, 30), expected)
     assert resumed.position() == straight.position()
+
+
+@pytest.mark.parametrize("unit", ["documents", "tokens"])
+@pytest.mark.parametrize(
+    "later",
+    [{"loader_workers": 1}, {"loader_workers": "auto"}, {"sampling_probs": (0.2, 0.8)}, {"sampling_probs": (0.5, 0.5)}],
+)
+def test_two_changes_in_one_buffer_are_repeated_exactly(tmp_path: Path, unit: str, later: dict[str, Any]) -> None:
+    run = two_sources(tmp_path, unit, (0.5, 0.5))
+    once = replace(run, data=replace(run.data, sampling_probs=(0.9, 0.1)))
+    twice = replace(once, data=replace(once.data, **later))
+    tokenizer = prepare(run)
+    straight = TrainStream(run, tokenizer, 0, 1, None)
+    take(straight, 1)
+    straight.take_settings(once)
+    straight.take_settings(twice)
+    position = through_json(straight.position())
+    expected = take(straight, 40)  # the workers of "auto" change after a probe of 20 steps
+
+    resumed = TrainStream(run, tokenizer, 0, 1, position)
+    resumed.take_settings(twice)
+    assert same(take(resumed, 40), expected)
+    straight.close()
+    resumed.close()
 
 
 def test_the_text_follows_the_probabilities_from_the_change_on(tmp_path: Path) -> None:

@@ -113,6 +113,10 @@ class GradientsKept:
         self.gradients = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
 
 
+def _at(sample: JudgedRollout, temperature: float) -> JudgedRollout:
+    return replace(sample, rollout=replace(sample.rollout, temperature=temperature))
+
+
 def stepped(
     policy: Rl, micro_batch: int, samples: list[JudgedRollout], head_logprobs: HeadLogprobs = whole_logprobs
 ) -> tuple[float, dict[str, Tensor], PolicyStats]:
@@ -120,7 +124,7 @@ def stepped(
     model, reference = tiny.decoder(seed=1), tiny.decoder(seed=2)
     model.head_logprobs = reference.head_logprobs = head_logprobs
     loss = PolicyLoss(policy, reference if policy.kl_coef else None)
-    rows = share_prompts(samples, micro_batch)
+    rows = share_prompts([_at(sample, policy.temperature) for sample in samples], micro_batch)
     batches = [to_policy_batch(part, version=5) for part in share_rows(rows, micro_batch=micro_batch, rank=0, ranks=1)]
     kept = GradientsKept(model)
     result = take_step(training(model), batches, 1e-9, loss, before_update=kept)
@@ -221,8 +225,8 @@ def test_rollouts_that_share_their_prompt_have_the_log_probabilities_of_rows_of_
     assert max(row.sequences for row in rows) > 1
     together, apart = to_policy_batch(rows, version=1), to_policy_batch(alone(GROUPS), version=1)
     assert together.tokens.numel() < apart.tokens.numel()
-    found, _ = next_token_logprobs(tiny.decoder(), *move_batch(together, tiny.CPU), tiny.CPU, 1.0)
-    expected, _ = next_token_logprobs(tiny.decoder(), *move_batch(apart, tiny.CPU), tiny.CPU, 1.0)
+    found, _ = next_token_logprobs(tiny.decoder(), *move_batch(together, tiny.CPU), tiny.CPU)
+    expected, _ = next_token_logprobs(tiny.decoder(), *move_batch(apart, tiny.CPU), tiny.CPU)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 

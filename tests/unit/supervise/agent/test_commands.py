@@ -19,7 +19,7 @@ class Supervisor:
     def __init__(self) -> None:
         self.stops = 0
         self.asked: list[str] = []
-        self.error: UserError | None = None
+        self.error: Exception | None = None
 
     def stop(self, *_: object) -> None:
         self.stops += 1
@@ -46,7 +46,7 @@ def command(command_id: str, kind: object = "settings", **more: object) -> BusMe
 
 
 def open_commands(folder: Path) -> Commands:
-    return Commands(RunDir(folder), LocalBus(folder / "bus_of_test"))
+    return Commands(RunDir(folder), LocalBus(folder / "bus_of_test"), lambda _text: None)
 
 
 def test_a_command_acts_once_also_after_the_agent_restarts(tmp_path: Path, supervisor: Supervisor) -> None:
@@ -93,7 +93,7 @@ def test_of_ten_thousand_commands_at_once_each_has_an_answer(
     tmp_path: Path, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus = LocalBus(tmp_path / "bus_of_test")
-    agent = Commands(RunDir(tmp_path), bus)
+    agent = Commands(RunDir(tmp_path), bus, lambda _text: None)
     answers: list[str] = []
     monkeypatch.setattr(agent, "_reply", lambda _message, answer: answers.append(answer["outcome"]))
     monkeypatch.setattr(agent, "_keep", lambda *_: None)
@@ -104,3 +104,26 @@ def test_of_ten_thousand_commands_at_once_each_has_an_answer(
     assert len(answers) in (9_999, 10_000), "the last one may be at work"
     assert answers.count("accepted") >= MOST_WAITING
     assert len(supervisor.asked) - answers.count("accepted") in (0, 1)
+
+
+def test_an_unexpected_error_is_reported_once_and_later_commands_have_answers(
+    tmp_path: Path, supervisor: Supervisor
+) -> None:
+    bus, reports = LocalBus(tmp_path / "bus_of_test"), list[str]()
+    agent = Commands(RunDir(tmp_path), bus, reports.append)
+    answers = bus.subscribe("pt.j.answers")
+
+    def ask(command_id: str) -> str:
+        message = command(command_id)
+        agent.receive(BusMessage(message.subject, message.id, message.body, "pt.j.answers"))
+        [answer] = answers.take(60.0)
+        assert answer.id == command_id
+        return str(answer.body["outcome"])
+
+    supervisor.error = RuntimeError("a bug")
+    assert [ask("c1"), ask("c2")] == ["unknown", "unknown"]
+    supervisor.error = None
+    assert ask("c1") == "accepted"
+    assert len(reports) == 1
+    assert "RuntimeError: a bug" in reports[0]
+    assert "Traceback" in reports[0]

@@ -9,7 +9,7 @@ from prime_train.bus.base import BusError, BusRefused, UnknownOutcome
 from prime_train.bus.local import LocalBus
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, RunOpened
-from prime_train.supervise.agent.program import Agent
+from prime_train.supervise.agent.program import Agent, _serve_again
 
 
 class BusThatStoresNothing(LocalBus):
@@ -42,3 +42,19 @@ def test_each_reason_why_events_are_not_stored_is_logged_once(
         "reason 0",
     ]
     assert len(lines) == 32
+
+
+def test_an_agent_that_fails_is_started_again_and_ends_with_a_reason(capfd: pytest.CaptureFixture[str]) -> None:
+    left = [RuntimeError("first"), RuntimeError("second"), None, *[RuntimeError("always")] * 9]
+
+    def serve() -> int:
+        error = left.pop(0)
+        if error is not None:
+            raise error
+        return 0
+
+    assert _serve_again(serve, 0.0) == 0
+    assert capfd.readouterr().err.count("RuntimeError: ") == 2
+    assert _serve_again(serve, 0.0) == 1
+    assert len(left) == 5
+    assert "the agent ends after 3 restarts" in capfd.readouterr().err.splitlines()[-1]

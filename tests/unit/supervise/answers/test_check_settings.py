@@ -11,8 +11,10 @@ from prime_train.config import detect
 from prime_train.core.errors import UserError
 from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
-from prime_train.spec import to_json
-from prime_train.supervise.answers.check_settings import check
+from prime_train.events import EventLog, LaunchAsked, SettingsApplied
+from prime_train.supervise.answers.check_settings import check, refuse_start
+from prime_train.supervise.launch.run_directory import Resume
+from tests.unit.views.written_runs import write_config
 
 CONFIG = """
 [run]
@@ -33,11 +35,7 @@ machines = {machines}
 def open_run(folder: Path, *, run: str = "", machines: int = 1) -> RunDir:
     run_dir = RunDir(folder / "a")
     run_dir.path.mkdir()
-    text = CONFIG.format(run=run, machines=machines)
-    run_dir.config.write_text(text)
-    found = detect.read(text, "run.toml").run
-    assert found is not None
-    run_dir.resolved.write_text(to_json(found))
+    write_config(run_dir, CONFIG.format(run=run, machines=machines))
     return run_dir
 
 
@@ -96,3 +94,56 @@ def test_a_run_on_several_machines_takes_no_change(tmp_path: Path) -> None:
 def test_a_run_that_has_not_begun_takes_no_change(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has not begun"):
         check(RunDir(tmp_path), {"optim.lr": 0.1}, 0)
+
+
+BATCH = """
+[run]
+name = "a"
+max_steps = 100
+[data]
+[[data.sources]]
+kind = "python-stdlib"
+[batch]
+micro_batch = 2
+global_batch = 8
+[parallel]
+processes = {processes}
+"""
+
+
+def start(run_dir: RunDir, processes: int, resume: Resume = "auto") -> None:
+    text = BATCH.format(processes=processes)
+    found = detect.read(text, "run.toml").run
+    assert found is not None
+    refuse_start(text, found, run_dir, resume)
+
+
+def test_a_start_is_judged_with_the_changes_that_are_in_force(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "a")
+    start(run_dir, 4)
+    plan = ChangePlan(version=1, values={"batch.micro_batch": 4}, before={}, config={"batch.micro_batch": 2})
+    write_plan(run_dir.settings, plan)
+    EventLog(run_dir.events, "supervisor").append(LaunchAsked(1, 0))
+    EventLog(run_dir.events, "trainer-001-rank0").append(SettingsApplied(1, 1, 5, ("batch.micro_batch = 4",), 100))
+    start(run_dir, 2)
+    with pytest.raises(UserError) as caught:
+        start(run_dir, 4)
+    error = caught.value
+    assert error.what.startswith("BAT001: 8 sequences do not divide by batch.micro_batch 4 x")
+    assert "batch.micro_batch = 4" in error.why
+    assert "another batch.micro_batch in the config" in error.fix
+    start(run_dir, 4, 4)  # it goes back to a step before the change, which drops it
+    with pytest.raises(UserError):
+        start(run_dir, 4, 5)
+
+
+def test_a_second_change_is_judged_with_the_global_batch_that_the_first_has_pinned(tmp_path: Path) -> None:
+    """The config names no global batch: it stays that of two processes with a micro-batch of 8."""
+    run_dir = open_run(tmp_path)
+    change = check(run_dir, {"batch.micro_batch": 4}, 10)
+    write_plan(
+        run_dir.settings, ChangePlan(version=1, values=change.values, before=change.before, config=change.config)
+    )
+    assert check(run_dir, {"batch.micro_batch": 8}, 10).values == {"batch.micro_batch": 8}
+    with pytest.raises(UserError, match="BAT001: 16 sequences"):
+        check(run_dir, {"batch.micro_batch": 16}, 10)

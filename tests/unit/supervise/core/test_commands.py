@@ -83,6 +83,7 @@ class World:
         if step := self.state.go_back_to:
             self.saved = [one for one in self.saved if one <= step]
         self.used = tuple(gpu for _, gpu in GPUS if gpu not in self.state.left_out)
+        assert not set(self.testing[1]) & set(self.used)
         self.write(events.LaunchAsked(attempt, max(self.saved, default=0)))
 
     def give(self, command: str) -> None:
@@ -349,3 +350,24 @@ def test_a_save_that_began_before_the_request_is_no_answer(tmp_path: Any) -> Non
     world.save()
     world.settle()
     assert final_answers(world) == {"id-1": ["accepted", "done"]}
+
+
+def test_no_attempt_begins_beside_the_test_of_a_gpu_that_it_uses(tmp_path: Any) -> None:
+    world = opened(tmp_path)
+    world.step()
+    for move in ("pause", "test", "test"):
+        world.give(move)
+        world.settle()
+        world.end("stopped")
+        world.settle()
+    assert world.testing == ("id-2", ("GPU-2",))  # the other test waits for it
+    world.give("resume")
+    world.settle()
+    assert (world.state.live, world.state.attempt_number) == (None, 1)
+    world.finish_test()
+    world.settle()
+    assert (world.testing, world.state.live) == (("id-3", ("GPU-0",)), None)
+    world.finish_test()
+    world.settle()
+    assert (world.state.attempt_number, world.state.live is not None) == (2, True)
+    assert {outcomes[-1] for outcomes in final_answers(world).values()} == {"done"}

@@ -33,6 +33,7 @@ from prime_train.events import (
     RunOpened,
     Sampled,
     ServiceReady,
+    SettingsApplied,
     SignalSent,
     StopAsked,
     TasksEvaluated,
@@ -842,3 +843,27 @@ def test_an_attempt_names_its_origin_where_it_is_known(launch: LaunchAsked, told
     attempt = fold(State(), Record(0.0, "supervisor", 1, launch)).attempt
     assert attempt is not None
     assert attempt.describe_origin() == origin
+
+
+def test_a_change_is_in_force_from_its_step_on_also_after_the_run_went_back() -> None:
+    def applied(attempt: int, version: int, step: int, *values: str) -> SettingsApplied:
+        return SettingsApplied(attempt, version, step, values, 100)
+
+    seen: list[Event] = []
+    found = []
+    for event in (
+        LaunchAsked(1, 0),
+        applied(1, 1, 5, "a = 1"),
+        applied(1, 2, 15, "a = 2"),
+        LaunchAsked(2, 10),
+        applied(2, 1, 5, "a = 1"),
+        applied(2, 2, 15, "a = 2"),
+        LaunchAsked(3, 10),
+        applied(3, 2, 11),  # dropped: it is passed without its values
+        applied(3, 3, 12, "a = 3"),
+        LaunchAsked(4, 2),
+    ):
+        seen.append(event)
+        found.append(fold_all(Record(float(n), "w", n, each) for n, each in enumerate(seen)).settings_in_force)
+    none = (0, 0)
+    assert found == [none, (1, 5), (2, 15), (1, 5), (1, 5), (2, 15), (1, 5), (1, 5), (3, 12), none]

@@ -1,13 +1,8 @@
 """What machine 0 makes of the other machines: who may join, whose end ends the attempt, and which events count."""
 
-import errno
-import json
 import signal
 import socket
-import struct
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,100 +10,65 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.core.errors import UserError
+from prime_train.bus.local import LocalBus
 from prime_train.core.machines import Machines
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointUnreadable, Event, EventLog, Progress, TrainerFailed, encode, read
 from prime_train.supervise.machines import relay
-from prime_train.supervise.machines.protocol import CONFIG_HASH, KINDS, Channel, Lost, Message, join
+from prime_train.supervise.machines.post import Post
+from prime_train.supervise.machines.protocol import CONFIG_HASH, KINDS, Lost
 from tests.unit.cli.commands import wait_until
-from tests.unit.supervise.machines.hosts import free_port
+from tests.unit.supervise.machines.played import PlayedMachine
 
 MACHINES = Machines(0, ("127.0.0.1", "127.0.0.2", "127.0.0.3"))
-SECRET = "of this run"
 LAUNCH = {"kind": "launch", "attempt": 2, "resume_step": 40, "micro_batch": 4}
+FIX_DIFFERENCE = {"kind": "refused", "why": "its config is not that of machine 0"}
 
 
 class Run:
-    """The relay of an attempt, and followers that a test plays."""
+    """The relay of an attempt on a bus in a folder, and machines that a test plays."""
 
     def __init__(self, folder: Path) -> None:
         self.run_dir = RunDir(folder)
-        self.relay = relay._Relay(MACHINES, self.run_dir, LAUNCH, "config", 8)
-        self.relay.door.secret = SECRET
-        self.relay.door.allowed = frozenset(MACHINES.addresses)
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.opened: list[Channel] = []
+        self.bus = LocalBus(folder / "bus")
+        self.left: list[str] = []  # users whose connection the server of the bus saw end
+        self.post = Post(MACHINES, self.bus, "config", self._take_left)
+        self.relay = relay._Relay(MACHINES, LAUNCH, self.post, 8, EventLog(self.run_dir.events, "machines-002"))
+        self.relay.has_secret = True
 
-    def connect(self, rank: int) -> Channel:
-        source = (f"127.0.0.{rank + 1}", 0)
-        channel = Channel(socket.create_connection(self.server.getsockname(), 5, source_address=source))
-        self.opened.append(channel)
-        self.relay.door.accept(self.server)
-        return channel
+    def _take_left(self) -> list[str]:
+        found, self.left = self.left, []
+        return found
 
-    def send_join(self, rank: int, config: str = "config", secret: str = SECRET) -> Channel:
-        channel = self.connect(rank)
-        nonce = challenge(channel)
-        if nonce:
-            channel.send(join(rank, config, secret, nonce, "own nonce"))
-        return channel
+    def machine(self, rank: int) -> PlayedMachine:
+        return PlayedMachine(self.bus, rank, self.relay.turn)
 
-    def join(self, rank: int, config: str = "config", secret: str = SECRET) -> Channel:
+    def join(self, rank: int, config: str = "config") -> PlayedMachine:
         """A machine that has said its join. What it reads next is what the relay answers to it."""
-        channel = self.send_join(rank, config, secret)
-        self.relay.turn()
-        return channel
-
-    def send(self, channel: Channel, **message: object) -> None:
-        channel.send(dict(message))
-        self.relay.turn()
+        return self.machine(rank).join(config)
 
     def events(self) -> list[Event]:
         return [record.event for record in read(self.run_dir.events)]
-
-
-def challenge(channel: Channel) -> str:
-    """The nonce that the relay sends first; "" if it has closed the connection."""
-    try:
-        return next((str(message["nonce"]) for message in channel.receive()), "")
-    except Lost:
-        return ""
-
-
-def answers(channel: Channel) -> list[Message]:
-    """What the relay answers to a join, after the proof that it has the secret."""
-    found: list[Message] = []
-
-    def are_there() -> bool:
-        found.extend(channel.receive())
-        return len(found) > 1
-
-    wait_until(are_there)  # the kernel may send the second message after the first was acknowledged
-    assert found[0]["kind"] == "welcome"
-    return found[1:]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     made = Run(tmp_path)
     yield made
-    made.server.close()
-    for channel in (*made.opened, *made.relay.joined.values()):
-        channel.close()
+    made.relay.events.close()
 
 
 def test_a_machine_that_joins_starts_at_the_checkpoint_of_machine_0(run: Run) -> None:
-    assert answers(run.join(1)) == [LAUNCH]
+    assert run.join(1).take_one() == LAUNCH
     assert run.relay.missing() == [2]
-    assert answers(run.join(2)) == [LAUNCH]
+    assert run.join(2).take_one() == LAUNCH
     assert run.relay.missing() == []
 
 
 def test_another_config_is_refused_and_ends_the_attempt(run: Run) -> None:
     follower = run.join(1, "another")
-    assert answers(follower) == [{"kind": "refused", "why": "its config is not that of machine 0"}]
+    assert follower.take_one() == FIX_DIFFERENCE
     (failed,) = run.events()
     assert isinstance(failed, TrainerFailed)
     assert (failed.cause_class, failed.rank) == ("config", 8)
@@ -117,31 +77,24 @@ def test_another_config_is_refused_and_ends_the_attempt(run: Run) -> None:
 
 
 def test_a_machine_that_leaves_while_it_joins_may_come_again(run: Run) -> None:
-    follower = run.send_join(1)
-    follower.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no last words
-    follower.close()
+    leaving = run.machine(1)
+    leaving.channel.send({"kind": "exited", "code": 0})
+    leaving.channel.close()
     run.relay.turn()
-    assert run.relay.door.guests == []
-    assert run.relay.failed is None
-    assert answers(run.join(1)) == [LAUNCH]
+    assert (run.relay.failed, run.relay.joined) == (None, {})
+    assert run.join(1).take_one() == LAUNCH
 
 
 @pytest.mark.usefixtures("capfd")  # a file, which stores UTF-8 alone
 def test_half_a_character_in_what_a_machine_prints_ends_nothing(run: Run) -> None:
     follower = run.join(1)
-    run.send(follower, kind="log", text="\ud800")
+    follower.send(kind="log", text="\ud800")
     assert run.relay.failed is None
-
-
-def test_only_machines_of_the_run_may_connect(run: Run) -> None:
-    stranger = run.connect(8)
-    assert stranger.socket.recv(1) == b""
-    assert run.relay.door.guests == []
 
 
 def test_a_killed_trainer_is_named_with_its_machine(run: Run) -> None:
     follower = run.join(2)
-    run.send(follower, kind="exited", code=-9)
+    follower.send(kind="exited", code=-9)
     (failed,) = run.events()
     assert isinstance(failed, TrainerFailed)
     assert failed.what == "machine 2 (127.0.0.3): its trainer was killed by signal 9"
@@ -149,7 +102,7 @@ def test_a_killed_trainer_is_named_with_its_machine(run: Run) -> None:
 
 
 def test_a_lost_machine_ends_the_attempt(run: Run) -> None:
-    run.join(1).close()
+    run.join(1).channel.close()
     run.relay.turn()
     (failed,) = run.events()
     assert isinstance(failed, TrainerFailed)
@@ -160,11 +113,48 @@ def test_a_lost_machine_ends_the_attempt(run: Run) -> None:
 
 def test_a_trainer_that_has_finished_ends_nothing(run: Run) -> None:
     follower = run.join(1)
-    run.send(follower, kind="exited", code=0)
-    follower.close()
+    follower.send(kind="exited", code=0)
+    follower.channel.close()
     run.relay.turn()
     assert run.relay.failed is None
     assert run.events() == []
+
+
+def test_a_machine_whose_connection_has_ended_is_the_cause_if_rank_0_notices_first(run: Run) -> None:
+    """The supervisor ends the relay because rank 0 has failed, before the machine counts as lost by itself."""
+    run.join(1)
+    run.left = ["machine-1"]
+    run.relay.end()
+    (failed,) = run.events()
+    assert isinstance(failed, TrainerFailed)
+    assert failed.what == "machine 1 (127.0.0.2) was lost: its connection has ended"
+
+
+def test_a_machine_that_is_heard_again_is_not_gone(run: Run) -> None:
+    follower = run.join(1)
+    run.left = ["machine-1"]
+    run.relay.turn()
+    follower.send(kind="log", text="here")
+    assert not run.post.is_gone(1)
+
+
+def test_a_machine_of_an_earlier_attempt_joins_again(run: Run) -> None:
+    """Its relay was killed, and another one has taken its place before the machine noticed."""
+    old = run.machine(1)
+    old.channel.peer = "the relay before"
+    old.send(kind="log", text="late")
+    with pytest.raises(Lost, match="another process"):
+        old.take_one()
+    assert (run.relay.failed, run.relay.joined) == (None, {})
+    assert run.join(1).take_one() == LAUNCH
+
+
+def test_a_machine_that_was_started_again_ends_the_attempt(run: Run) -> None:
+    run.join(1)
+    run.join(1)
+    (failed,) = run.events()
+    assert isinstance(failed, TrainerFailed)
+    assert failed.what == "machine 1 (127.0.0.2) was lost: its supervisor was started again"
 
 
 def test_only_reports_of_this_attempt_that_rank_0_does_not_make_are_kept(run: Run, tmp_path: Path) -> None:
@@ -172,8 +162,8 @@ def test_only_reports_of_this_attempt_that_rank_0_does_not_make_are_kept(run: Ru
     kept = CheckpointUnreadable(2, 40, "its bytes changed")
     log = EventLog(tmp_path / "other", "trainer")
     for event in (kept, CheckpointUnreadable(1, 20, "earlier"), Progress(2, 41, 1.0, 1.0, 1)):
-        run.send(follower, kind="event", line=encode(log.append(event)))
-    run.send(follower, kind="event", line="no event")
+        follower.send(kind="event", line=encode(log.append(event)))
+    follower.send(kind="event", line="no event")
     assert run.events() == [kept]
 
 
@@ -208,95 +198,75 @@ def test_a_name_server_that_is_away_ends_the_attempt_and_not_the_run(
     assert (code, failed.cause_class) == (5, "network")
 
 
-# --- strangers, who have an address of the run -------------------------------------------------------
+# --- machines that send anything else ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", ["config", "another"])
-def test_a_join_without_the_secret_changes_nothing(run: Run, config: str) -> None:
-    run.join(1)
-    for rank in (1, 2):
-        assert run.join(rank, config, secret="guessed").receive() == [
-            {"kind": "refused", "why": "it has not the secret of this run"}
-        ]
-    assert (run.relay.failed, run.events(), list(run.relay.joined)) == (None, [], [1])
+@pytest.mark.parametrize("body", [{}, {"from": "a"}, {"kind": "stop", "by": "x"}, {"kind": "exited", "code": 9}])
+def test_what_is_no_frame_is_dropped(run: Run, body: dict[str, object]) -> None:
+    run.machine(1).publish(body)
+    assert (run.relay.failed, run.events(), run.relay.joined) == (None, [], {})
 
 
-@pytest.mark.parametrize(
-    "line", ["", "{}", "[]", "\0" * 99, '{"kind": "stop", "by": "x"}', '{"kind": "exited", "code": 9}']
-)
-def test_what_is_no_join_is_dropped(run: Run, line: str) -> None:
-    run.connect(1).socket.sendall(line.encode() + b"\n")
-    run.relay.turn()
-    assert (run.relay.failed, run.events(), run.relay.door.guests) == (None, [], [])
+def test_a_message_before_the_join_opens_nothing(run: Run) -> None:
+    run.machine(1).send(kind="stop", by="x")
+    assert (run.relay.failed, run.events(), run.relay.joined) == (None, [], {})
 
 
 _json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-_fields = st.sampled_from(["kind", "rank", "config", "version", "nonce", "proof", "code", "line", "text", "by"])
-_kinds = st.sampled_from(sorted(KINDS))
-_messages = st.builds(
-    lambda kind, changed: {"kind": kind, "rank": 1, "config": "config", "nonce": "n", "proof": "p", **changed},
-    _kinds,
-    st.dictionaries(_fields, _json, max_size=4),
+_numbers = st.integers(-1, 3) | _json
+_frames = st.fixed_dictionaries(
+    {
+        "from": st.sampled_from(["x", "y"]) | _json,
+        "to": st.sampled_from(["", "x"]) | _json,
+        "number": _numbers,
+        "heard": _numbers,
+        "message": st.builds(
+            lambda kind, changed: {"kind": kind, "text": "t", "code": 1, "by": "b", "line": "l", **changed},
+            st.sampled_from(sorted(set(KINDS) - {"join"})),
+            st.dictionaries(st.sampled_from(["kind", "code", "line", "text", "by"]), _json, max_size=4),
+        ),
+        "is_last": st.booleans() | _json,
+    }
 )
 
 
-@settings(max_examples=700)
-@given(st.lists(_messages.map(lambda message: json.dumps(message).encode()) | st.binary(max_size=60), max_size=4))
-def test_no_frame_of_a_stranger_changes_anything(frames: list[bytes]) -> None:
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_frames | st.dictionaries(st.text(max_size=5), _json, max_size=3), max_size=4), st.sampled_from([2, 8]))
+def test_no_frame_without_a_join_changes_anything(frames: list[dict[str, object]], rank: int) -> None:
     with TemporaryDirectory() as folder:
         run = Run(Path(folder))
-        try:
-            run.join(1)
-            stranger = run.connect(2)
-            with suppress(OSError):  # the relay has closed the connection
-                stranger.socket.sendall(b"".join(frame + b"\n" for frame in frames))
-            run.relay.turn()
-            run.relay.turn()
-            assert (run.relay.failed, run.events(), list(run.relay.joined)) == (None, [], [1])
-        finally:
-            run.server.close()
-            for channel in (*run.opened, *run.relay.joined.values()):
-                channel.close()
+        run.join(1)
+        other = run.machine(rank)
+        for body in frames:
+            other.publish(body)
+        run.relay.turn()
+        assert (run.relay.failed, run.events(), list(run.relay.joined)) == (None, [], [1])
 
 
-def test_a_flood_is_bounded_and_the_machine_still_joins(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_channels_that_never_join_are_bounded(run: Run) -> None:
     for _ in range(40):
-        run.connect(2)
-        run.connect(9)
-    assert len(run.relay.door.guests) == 8
-    assert len(capsys.readouterr().out.splitlines()) == 2
-    assert answers(run.join(1)) == [LAUNCH]
-
-
-def test_at_the_limit_of_open_files_nothing_is_taken_and_nothing_ends(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = socket.create_server(("127.0.0.1", 0))
-    monkeypatch.setattr(socket.socket, "accept", _fail_to_accept)
-    assert not run.relay.door.accept(server)
-    server.close()
-
-
-def _fail_to_accept(_: object) -> None:
-    raise OSError(errno.EMFILE, "Too many open files")
+        run.machine(2).channel.receive()
+        run.machine(2).send(kind="alive")
+    assert len(run.post._links) <= 1
+    assert run.join(1).take_one() == LAUNCH
 
 
 def test_without_a_secret_a_machine_that_is_there_is_not_replaced(run: Run) -> None:
-    run.relay.door.secret = ""
-    there = run.join(1, secret="")
-    run.join(1, secret="")
+    run.relay.has_secret = False
+    there = run.join(1)
+    run.join(1)
     assert (run.relay.failed, list(run.relay.joined)) == (None, [1])
-    run.join(2, "another", secret="")
+    run.join(2, "another")
     assert (run.relay.failed, run.events()) == (None, [])
     run.relay.give_up(60.0)
     (failed,) = run.events()
     assert isinstance(failed, TrainerFailed)
     assert "its config is not that of machine 0" in failed.what
-    assert answers(there) == [LAUNCH]
+    assert there.take_one() == LAUNCH
 
 
 def test_what_a_machine_prints_is_bounded(
@@ -305,7 +275,7 @@ def test_what_a_machine_prints_is_bounded(
     monkeypatch.setattr(relay, "_MOST_LOG_BYTES", 1000)
     follower = run.join(1)
     for _ in range(30):
-        run.send(follower, kind="log", text="x" * 99 + "\n")
+        follower.send(kind="log", text="x" * 99 + "\n")
 
     def is_read() -> bool:
         run.relay.turn()
@@ -322,7 +292,6 @@ def test_a_failure_never_becomes_the_exit_code_0(code: int) -> None:
     with TemporaryDirectory() as folder:
         run = Run(Path(folder))
         run.relay._report_exit(1, code)
-        run.server.close()
         assert run.relay.failed is not None
         assert 0 < run.relay.failed < 256
 
@@ -332,51 +301,7 @@ def test_a_stop_on_one_machine_stops_the_run(run: Run, monkeypatch: pytest.Monke
     before = signal.signal(signal.SIGUSR1, lambda number, _: stopped.append(number))
     monkeypatch.setenv("PRIME_TRAIN_SUPERVISOR", str(own_identity()))
     try:
-        run.send(run.join(1), kind="stop", by="SIGTERM")
+        run.join(1).send(kind="stop", by="SIGTERM")
         wait_until(lambda: stopped == [signal.SIGUSR1])
     finally:
         signal.signal(signal.SIGUSR1, before)
-
-
-def test_the_end_of_the_run_reaches_every_machine() -> None:
-    machines = Machines(0, MACHINES.addresses, free_port())
-    thread = threading.Thread(target=relay.report_end, args=(machines, 75, "config"))
-    thread.start()
-    found = [_ask(machines, rank) for rank in (1, 2)]
-    thread.join()
-    assert found == [{"kind": "closed", "code": 75}] * 2
-
-
-def _ask(machines: Machines, rank: int) -> object:
-    opened: list[Channel] = []
-
-    def connect() -> bool:
-        try:
-            source = (machines.addresses[rank], 0)
-            opened.append(Channel(socket.create_connection(("127.0.0.1", machines.port), 5, source_address=source)))
-        except OSError:
-            return False
-        return True
-
-    wait_until(connect)
-    nonces: list[str] = []
-
-    def is_challenged() -> bool:
-        nonces.append(challenge(opened[0]))
-        return bool(nonces[-1])
-
-    wait_until(is_challenged)
-    opened[0].send(join(rank, "config", "", nonces[-1]))
-    (answer,) = answers(opened[0])
-    opened[0].close()
-    return answer
-
-
-def test_a_port_in_use_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--machine-port"):
-        relay.listen(Machines(0, MACHINES.addresses, taken.getsockname()[1]))
-
-
-def test_machine_0_listens_on_its_own_address_alone() -> None:
-    with relay.listen(Machines(0, ("127.0.0.7", "127.0.0.8"), free_port())) as server:
-        assert server.getsockname()[0] == "127.0.0.7"

@@ -16,7 +16,6 @@ from prime_train.environments.environment import Message
 from prime_train.events import Evaluated, Phase, Sampled
 from prime_train.spec.rl import TaskSource
 from prime_train.trainer import seed
-from prime_train.trainer.build import get_ready
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluation import evaluate
@@ -123,13 +122,13 @@ def test_a_sample_of_a_chat_ends_where_an_answer_of_its_template_ends(
     )
     attempt, world = tiny.attempt(tiny.prepare(tmp_path / "run", run), run), World(rank=0, size=1)
     work, chat = load_chats(run, world), load_chat_tokenizer(run)
-    ready = get_ready(attempt, work.tokenizer, tiny.CPU, world)
+    ready = work.get_ready(attempt, tiny.CPU, world)
     *_, samples = work.open_evaluations(attempt, ready)
     prompt = chat.prompt_tokens([Message("user", "Reverse: ab")])
     answer = torch.tensor([*chat.encode("ba"), chat.tokenizer.control_tokens[end]])
 
     def answer_again_and_again(_tokens: Tensor, _positions: Tensor, _plan: None, at: Tensor) -> Tensor:
-        return torch.eye(ready.config.vocab_size)[answer[(at + 1 - len(prompt)) % len(answer)]]  # (B, V)
+        return torch.eye(ready.known.config.vocab_size)[answer[(at + 1 - len(prompt)) % len(answer)]]  # (B, V)
 
     monkeypatch.setattr(ready.training.model, "forward", answer_again_and_again)
     samples.measure(attempt, ready.training, 1)

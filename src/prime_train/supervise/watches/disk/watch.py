@@ -20,7 +20,7 @@ from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.facts.host import mount_of
-from prime_train.spec import RunSpec
+from prime_train.spec import PrimeTrain, RunSpec
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.disk import messages
@@ -105,6 +105,10 @@ class DiskWatch:
             if verdict.deletions and state.live is not None and sample.at_s > self._removed_s:
                 self._remove(verdict.deletions[:_AT_ONCE], keep)
         return (*self._alarms, *self._judge_children())
+
+    def take_settings(self, settings: PrimeTrain) -> None:
+        cleanup = settings.cleanup
+        self._limits = replace(self._limits, max_disk_gb=cleanup.max_disk_gb, max_used_ratio=cleanup.max_used_ratio)
 
     def freed(self) -> list[Freed]:
         freed, self._freed = self._freed, []

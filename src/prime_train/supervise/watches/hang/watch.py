@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from prime_train.core.process_id import Identity
-from prime_train.supervise.core.policy import Policy, build_policy, find_silence_limit_s
+from prime_train.spec import PrimeTrain
+from prime_train.supervise.core.policy import Policy, build_policy, change_limits, find_silence_limit_s
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.watch import Alarm
@@ -38,6 +39,9 @@ class SilenceWatch:
         why = 'a rank hangs, or the phase is slow; the run continues, because prime_train.watch.hang is "alert"'
         fix = f"py-spy dump --pid {live.children[-1].pid} shows where it waits; prime-train stop ends the run"
         return (Alarm(self.name, "silent", "", "alert", "hang", what, why, fix, live.children[-1].log),)
+
+    def take_settings(self, settings: PrimeTrain) -> None:
+        self._policy = change_limits(self._policy, settings.heartbeat)
 
     def processes(self) -> tuple[Identity, ...]:
         return ()

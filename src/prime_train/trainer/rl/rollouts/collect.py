@@ -178,6 +178,7 @@ def collect(assignment: Assignment, means: Means) -> Rollout | Failed:
         version=min(chat.versions, default=means.engine.version),
         truncated=chat.truncated,
         turns=len(chat.versions),
+        temperature=assignment.temperature,
     )
 
 

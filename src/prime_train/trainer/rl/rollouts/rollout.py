@@ -23,6 +23,7 @@ class Rollout:
     version: int  # of the oldest weights that generated a token of it
     truncated: bool  # a token limit, or the limit of turns, ended it
     turns: int
+    temperature: float = 1.0  # at which its tokens were drawn, so the loss needs it too
 
     @property
     def answer_tokens(self) -> int:

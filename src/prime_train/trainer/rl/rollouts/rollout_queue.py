@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -151,6 +151,7 @@ class _Batch:
 
     step: int
     tasks: list[tuple[int, int]]  # (environment, number) of each group
+    temperature: float  # for each rollout, whenever it starts
     slots: list[_Slot] = field(default_factory=list)
 
 
@@ -166,6 +167,10 @@ class RolloutQueue:
         self._pool = pool
         self._order = TaskOrder(environments, run.run.seed, position["order"] if position else None)
         self._batches = [self._restore(batch) for batch in position["batches"]] if position else []
+
+    def take_settings(self, run: RunSpec) -> None:
+        """Go on with the settings that change while the run trains: the temperature for steps not planned yet."""
+        self._run = run
 
     @property
     def waiting(self) -> int:
@@ -222,13 +227,14 @@ class RolloutQueue:
     def _plan(self, step: int) -> _Batch:
         groups = global_batch(self._run) // rl_settings(self._run).group_size
         drawn = [self._order.next_task() for _ in range(groups)]
-        batch = _Batch(step, [(task.environment, task.number) for task in drawn])
-        batch.slots = [_Slot(assignment) for assignment in self._assignments(step, batch.tasks)]
+        temperature = rl_settings(self._run).temperature
+        batch = _Batch(step, [(task.environment, task.number) for task in drawn], temperature)
+        batch.slots = [_Slot(assignment) for assignment in self._assignments(batch)]
         return batch
 
-    def _assignments(self, step: int, tasks: Iterable[tuple[int, int]]) -> Iterator[Assignment]:
-        policy = rl_settings(self._run)
-        for group, (environment, number) in enumerate(tasks):
+    def _assignments(self, batch: _Batch) -> Iterator[Assignment]:
+        policy, step = rl_settings(self._run), batch.step
+        for group, (environment, number) in enumerate(batch.tasks):
             for member in range(policy.group_size):
                 yield Assignment(
                     environment=self._environments[environment],
@@ -236,7 +242,7 @@ class RolloutQueue:
                     task=number,
                     seed=seed.mix(self._run.run.seed, "rollout", step, group, member),
                     answer_tokens=policy.answer_tokens,
-                    temperature=policy.temperature,
+                    temperature=batch.temperature,
                     limit_s=policy.rollout_limit_s,
                     lane=f"rollout-{step}-{group * policy.group_size + member}",
                 )
@@ -244,11 +250,11 @@ class RolloutQueue:
     def _restore(self, saved: dict[str, Any]) -> _Batch:
         """A batch of a checkpoint. Rollouts that were in progress start again, and those that are too old."""
         tasks = [(int(environment), int(number)) for environment, number in saved["tasks"]]
-        batch = _Batch(int(saved["step"]), tasks)
+        # A checkpoint from an earlier version has no temperature: it did not change then.
+        batch = _Batch(int(saved["step"]), tasks, float(saved.get("temperature", rl_settings(self._run).temperature)))
         oldest = batch.step - rl_settings(self._run).max_behind_steps
-        assignments = self._assignments(batch.step, tasks)
-        for assignment, values in zip(assignments, saved["outcomes"], strict=True):
-            outcome = _load_outcome(values)
+        for assignment, values in zip(self._assignments(batch), saved["outcomes"], strict=True):
+            outcome = _load_outcome(values, batch.temperature)
             usable = outcome is not None and (isinstance(outcome, Failed) or outcome.version >= oldest)
             batch.slots.append(_Slot(assignment, _done(outcome) if usable and outcome is not None else None))
         return batch
@@ -267,12 +273,13 @@ def _done(outcome: Outcome) -> Future[Outcome]:
 def _save(batch: _Batch) -> dict[str, Any]:
     done = [slot.outcome.result() if slot.outcome and _is_done(slot) else None for slot in batch.slots]
     outcomes = [{"failed": asdict(one)} if isinstance(one, Failed) else one and asdict(one) for one in done]
-    return {"step": batch.step, "tasks": batch.tasks, "outcomes": outcomes}
+    return {"step": batch.step, "tasks": batch.tasks, "temperature": batch.temperature, "outcomes": outcomes}
 
 
-def _load_outcome(values: dict[str, Any] | None) -> Outcome | None:
+def _load_outcome(values: dict[str, Any] | None, temperature: float) -> Outcome | None:
     if values is None:
         return None
     if "failed" in values:
         return Failed(**values["failed"])
+    values = {"temperature": temperature} | values
     return Rollout(**values | {name: tuple(values[name]) for name in ("tokens", "sampled", "logprobs")})

@@ -195,3 +195,18 @@ def test_another_step_than_the_next_is_a_mistake_of_the_caller() -> None:
     pool.finish()
     with pytest.raises(ValueError, match="step 1 are next"):
         queue.take(2, GOES_ON)
+
+
+def test_another_temperature_is_that_of_the_steps_that_are_not_planned_yet() -> None:
+    pool = HeldPool()
+    run = rl_run()
+    queue = queue_of(run, pool)
+    queue.submit(1, 2)
+    assert run.rl is not None
+    queue.take_settings(replace(run, rl=replace(run.rl, temperature=0.5)))
+    queue.submit(1, 3)
+    assert [one.temperature for one in pool.assignments] == [1.0] * 12 + [0.5] * 6
+    # What a restart starts again has the temperature of its step, whatever that of the config is.
+    again = HeldPool()
+    queue_of(run, again, through_json(queue)).submit(1, 3)
+    assert [one.temperature for one in again.assignments] == [1.0] * 12 + [0.5] * 6

@@ -1,0 +1,224 @@
+"""Runs on a bus: silence, an agent that is away, requests and their answers, and what comes back after a restart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prime_train.bus.base import Bus, BusMessage, RevisionConflict, UnknownOutcome
+from prime_train.bus.fleet_store import FleetStore
+from prime_train.bus.local import LocalBus
+from prime_train.bus.spool import EventBatch
+from prime_train.control.local_link import LocalLink
+from prime_train.control.remote import RemoteRuns
+from prime_train.control.requests import hand_on
+from prime_train.control.watcher import Watcher
+from prime_train.core.errors import UserError
+from prime_train.events.record import encode
+from tests.unit.cli.commands import wait_until
+from tests.unit.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, Timeline, records, write_run
+
+EVENTS, BEATS = "pt.small.r.m1.ev", "pt.small.r.m1.hb"
+
+
+class Clock:
+    now_s = BEGAN_S + 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> LocalBus:
+    return LocalBus(tmp_path / "bus")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def remote(bus: LocalBus, clock: Clock) -> Iterator[RemoteRuns]:
+    found = RemoteRuns(LocalLink(bus), clock)
+    found.start()
+    assert found.wait_known(60.0)
+    yield found
+    found.close()
+
+
+def send(bus: Bus, timeline: Timeline, message_id: str = "b1") -> None:
+    bus.publish(EVENTS, EventBatch(message_id, tuple(map(encode, records(timeline)))).body, message_id)
+
+
+def state_of(remote: RemoteRuns) -> str | None:
+    row = remote.view().rows.get("m1/small")
+    return None if row is None else row["state"]
+
+
+def answering(bus: Bus, answer: Callable[[BusMessage], dict[str, Any] | None]) -> threading.Thread:
+    """An agent that answers one command, once `answer` returns something."""
+    heard = bus.subscribe("pt.small.cmd.m1")
+
+    def work() -> None:
+        for _ in range(1000):
+            for message in heard.take(0.1):
+                if (found := answer(message)) is not None:
+                    bus.publish(message.reply, found, message.id)
+                    return
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_silent_machine_is_unknown_and_then_lost_and_comes_back(
+    bus: LocalBus, remote: RemoteRuns, clock: Clock
+) -> None:
+    send(bus, FIRST_ATTEMPT)
+    wait_until(lambda: state_of(remote) == "running")
+    clock.now_s += 10.0
+    assert state_of(remote) == "unknown"
+    clock.now_s += 50.0
+    assert state_of(remote) == "lost"
+    row, machines = remote.view().rows["m1/small"], remote.view().machines["m1/small"]
+    assert (row["exit_code"], row["cause"], row["supervised"]) == (None, None, False)
+    assert machines["m1"]["liveness"] == "lost"
+    assert remote.view().failures == {}
+    bus.publish(BEATS, {"state": "train", "step": 70}, "b2")
+    wait_until(lambda: state_of(remote) == "running")
+
+
+def test_the_page_has_one_row_for_a_run_that_is_in_the_folder_and_on_the_bus(
+    bus: LocalBus, remote: RemoteRuns, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "runs" / "small", FIRST_ATTEMPT)
+    send(bus, FIRST_ATTEMPT)
+    wait_until(lambda: state_of(remote) == "running")
+    watcher = Watcher(tmp_path, remote=remote)
+    watcher.look()
+    watcher.look()
+    document = watcher.stream.snapshot().document
+    assert list(document["runs"]) == ["small"]
+    assert document["machines"] == {}
+    send(bus, [(second + 1, writer, event) for second, writer, event in FIRST_ATTEMPT], "b2")
+    (tmp_path / "runs" / "small").rename(tmp_path / "runs" / "renamed")
+    watcher = Watcher(tmp_path, remote=remote)
+    watcher.look()
+    watcher.look()
+    assert list(watcher.stream.snapshot().document["runs"]) == ["renamed", "m1/small"]
+
+
+def test_a_request_has_the_answer_of_the_agent_and_is_kept(bus: LocalBus, remote: RemoteRuns, tmp_path: Path) -> None:
+    send(bus, (*FIRST_ATTEMPT, *DEATH))
+    wait_until(lambda: state_of(remote) == "recovering")
+    heard: list[BusMessage] = []
+    answer = {"outcome": "accepted", "what": "saves\x1b[31m", "why": "", "fix": "", "where": "", "more": 1}
+    thread = answering(bus, lambda message: heard.append(message) or answer)  # type: ignore[func-returns-value]
+    watcher = Watcher(tmp_path, remote=remote)
+    watcher.look()
+    request = {"run": "m1/small", "kind": "command_requested", "id": "c1", "body": {"command": "checkpoint"}}
+    found = hand_on(watcher, request)
+    thread.join()
+    assert (found["outcome"], found["request_id"], "\x1b" in found["what"]) == ("accepted", "c1", False)
+    assert (heard[0].id, dict(heard[0].body)) == ("c1", {"kind": "command", "body": {"command": "checkpoint"}})
+
+    def is_kept() -> bool:
+        document = bus.kv("pt_fleet").get("small.m1")
+        decided = document.value["decided"] if document and document.value else {}
+        return [(one["id"], one["outcome"]) for one in decided.get("commands", [])] == [("c1", "accepted")]
+
+    wait_until(is_kept)
+    remote.close()
+    again = RemoteRuns(LocalLink(bus))
+    again.start()
+    assert again.wait_known(60.0)
+    detail = again.detail("m1/small")
+    assert detail is not None
+    assert [one["what"] for one in detail["failures"]] == ["killed by signal 9 (SIGKILL)"]
+    assert [one["id"] for one in detail["commands"]] == ["c1"]
+    again.close()
+
+
+def test_no_answer_is_unknown_and_the_same_id_is_sent_again(
+    bus: LocalBus, remote: RemoteRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(bus, FIRST_ATTEMPT)
+    wait_until(lambda: state_of(remote) == "running")
+    monkeypatch.setattr("prime_train.control.remote._ANSWER_S", 0.2)
+    monkeypatch.setattr("prime_train.control.remote._BACK_S", 1.0)
+    ids: list[str] = []
+    answering(bus, lambda message: ids.append(message.id))
+    answer = remote.send("m1/small", "stop_requested", {}, "c1")
+    assert (answer["outcome"], answer["request_id"]) == ("unknown", "c1")
+    assert "c1" in answer["fix"]
+    assert len(ids) > 1
+    assert set(ids) == {"c1"}
+
+
+def test_a_run_that_ended_or_is_not_known_gets_no_request(bus: LocalBus, remote: RemoteRuns) -> None:
+    send(bus, FIRST_ATTEMPT)
+    bus.publish(BEATS, {"state": "died"}, "b2")
+    wait_until(lambda: state_of(remote) == "died")
+    with pytest.raises(UserError, match="no supervisor runs it"):
+        remote.send("m1/small", "stop_requested", {}, "c1")
+    with pytest.raises(UserError) as caught:
+        remote.read_log("m9/small", None, 10)
+    assert "the machines on the bus are: m1" in caught.value.why
+
+
+class Away(LocalLink):
+    """A bus that fails as often as there are errors."""
+
+    def __init__(self, bus: Bus, errors: list[Exception]) -> None:
+        super().__init__(bus)
+        self.errors = errors
+
+    def keep(self) -> str:
+        if self.errors:
+            raise self.errors.pop(0)
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (UnknownOutcome("no answer"), "the bus does not answer: no answer"),
+        (RevisionConflict("other"), "another controller"),
+        (UserError("the NATS server did not start", "x", "port in use", "y"), "did not start: port in use"),
+        (KeyError("x"), "the bus cannot be followed: KeyError"),
+    ],
+)
+def test_a_bus_that_is_away_is_a_remark_and_makes_no_machine_silent(
+    bus: LocalBus, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: str
+) -> None:
+    for name in ("_AGAIN_S", "_CONFLICT_S"):
+        monkeypatch.setattr(f"prime_train.control.remote.{name}", 0.3)
+    send(bus, FIRST_ATTEMPT)
+    link = Away(bus, [])
+    remote = RemoteRuns(link, clock)
+    remote.start()
+    wait_until(lambda: state_of(remote) == "running")
+    link.errors += [error] * 3
+    wait_until(lambda: expected in remote.view().remark)
+    clock.now_s += 1000.0
+    assert state_of(remote) == "running"
+    wait_until(lambda: remote.view().remark == "")
+    assert state_of(remote) == "running"  # it listens again, and knows nothing yet
+    remote.close()
+
+
+def test_a_document_of_another_version_is_left_out_with_a_remark(bus: LocalBus, clock: Clock) -> None:
+    FleetStore(bus, 0.0).change("small.m1", {})
+    bus.kv("pt_fleet").put("small.m2", {"machine": "m2", "job": "small", "failures": [{"what": "x"}], "beat": 5})
+    send(bus, FIRST_ATTEMPT)
+    remote = RemoteRuns(LocalLink(bus), clock)
+    remote.start()
+    wait_until(lambda: state_of(remote) == "running")
+    assert list(remote.view().rows) == ["m1/small"]
+    assert "what the bus keeps about small.m2 cannot be read" in remote.view().remark
+    remote.close()

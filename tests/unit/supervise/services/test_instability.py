@@ -1,0 +1,100 @@
+"""What the supervisor proposes for an instability: by the trainer's events, its checkpoints and its settings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from prime_train.checkpoints.layout import SavedCheckpoint
+from prime_train.core.plans import ChangePlan, write_plan
+from prime_train.core.rundir import RunDir
+from prime_train.events import Event, InstabilityFound, LaunchAsked, Progress, StepSkipped, TrainerFailed
+from prime_train.spec import PrimeTrain, RunSpec
+from prime_train.spec.supervision import Instability
+from prime_train.supervise.core.state import State, evolve
+from prime_train.supervise.services.instability import InstabilityWatch
+from tests.fakes.supervisor import fake_run
+from tests.unit.supervise.core.test_fold import folded
+
+
+def run_with(folder: Path, **settings: Any) -> RunSpec:
+    return replace(fake_run(folder, 1000), prime_train=PrimeTrain(instability=Instability(**settings)))
+
+
+def watch_of(run: RunSpec, folder: Path, *saved: int) -> InstabilityWatch:
+    checkpoints = [SavedCheckpoint(step, str(folder), 1, "") for step in sorted(saved, reverse=True)]
+    program: Any = SimpleNamespace(checkpoints=lambda _run, _run_dir: checkpoints)
+    return InstabilityWatch(run, RunDir(folder), program)
+
+
+def steps(first: int, last: int, loss: float = 2.0) -> list[Event]:
+    return [Progress(1, step, loss, None, 0) for step in range(first, last + 1)]
+
+
+SPIKE = [*steps(1, 100), *steps(101, 103, 9.0)]
+NOT_FINITE = [*steps(1, 100), *steps(101, 101, math.nan)]
+LOST = [*steps(1, 100), StepSkipped(1, 101, math.nan, 1.0, ""), TrainerFailed(1, 0, "config", "nan", "", "", "")]
+
+
+def proposal(watch: InstabilityWatch, events: list[Event], state: State | None = None) -> InstabilityFound | None:
+    for event in events:
+        watch.take(event, judges=True)
+    return next(watch.turn(folded(LaunchAsked(1, 0)) if state is None else state), None)
+
+
+def test_a_spike_lowers_the_rate_that_is_in_force(tmp_path: Path) -> None:
+    run = run_with(tmp_path, policy="auto", factor=0.5)
+    plan = ChangePlan(version=1, values={"optim.lr": 0.004}, before={}, config={"optim.lr": run.optim.lr})
+    write_plan(RunDir(tmp_path).settings, plan)
+    found = proposal(watch_of(run, tmp_path, 50), SPIKE)
+    assert found is not None
+    assert (found.step, found.values, found.go_back_to, found.auto) == (101, ("optim.lr = 0.002",), 0, True)
+
+
+@pytest.mark.parametrize(("events", "action"), [(SPIKE, "roll_back"), (LOST, "lower_rate"), (NOT_FINITE, "lower_rate")])
+def test_the_run_goes_back_to_a_checkpoint_before_it(tmp_path: Path, events: list[Event], action: str) -> None:
+    run = run_with(tmp_path, policy="auto", action=action)
+    found = proposal(watch_of(run, tmp_path, 90, 100, 101, 102), events)
+    assert found is not None
+    assert (found.step, found.go_back_to, found.auto) == (101, 100, True)
+
+
+def test_what_the_trainer_skipped_itself_is_no_instability(tmp_path: Path) -> None:
+    skipped = [StepSkipped(1, step, 9.0, 50.0, "") for step in (101, 102, 103)]
+    spikes = steps(101, 103, 9.0)
+    pairs = [event for pair in zip(skipped, spikes, strict=True) for event in pair]
+    assert proposal(watch_of(run_with(tmp_path), tmp_path), [*steps(1, 100), *pairs, *steps(104, 110)]) is None
+
+
+def test_the_past_is_read_and_not_judged_and_steps_that_are_made_again_count_once(tmp_path: Path) -> None:
+    watch = watch_of(run_with(tmp_path), tmp_path)
+    for event in SPIKE:
+        watch.take(event, judges=False)
+    assert proposal(watch, []) is None
+    assert proposal(watch, [LaunchAsked(2, 100), *steps(101, 102, 9.0)]) is None
+    assert proposal(watch, steps(103, 103, 9.0)) is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "saved", "why"),
+    [
+        ({"policy": "auto", "limit": 2}, (50,), "the policy has made its 2 changes"),
+        ({"policy": "auto", "action": "roll_back"}, (), "there is no complete checkpoint before step 101"),
+    ],
+)
+def test_what_the_policy_may_not_do_is_not_done(
+    tmp_path: Path, settings: dict[str, Any], saved: tuple[int, ...], why: str
+) -> None:
+    state = evolve(folded(LaunchAsked(1, 0)), policy_changes=2)
+    found = proposal(watch_of(run_with(tmp_path, **settings), tmp_path, *saved), SPIKE, state)
+    assert found is not None
+    assert (found.auto, found.why) == (False, why)
+
+
+def test_off_is_off(tmp_path: Path) -> None:
+    assert proposal(watch_of(run_with(tmp_path, policy="off"), tmp_path), SPIKE) is None
