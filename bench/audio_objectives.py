@@ -1,9 +1,9 @@
 """Trains an encoder with each objective on clips of twelve classes of chirps, and measures what it has learned.
 
-    python bench/audio_objectives.py [--seconds 40] [--objective lejepa ...]
+    python bench/audio_objectives.py [--factor 1] [--objective lejepa ...]
 
-Each objective has a process with one thread and `--seconds` of CPU time for its steps, which are those of the trainer's
-loop. Then the encoder is frozen, and a linear classifier learns from its embeddings of the training clips. The score
+Each objective has a process with one thread and `--factor` x its SECONDS of CPU time for its steps, which are those of
+the trainer's loop. Then the encoder is frozen, and a linear classifier learns from its embeddings of the training clips. The score
 is that of clips whose sounds no encoder and no classifier has seen, beside that of the same encoder before training.
 """
 
@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from prime_train import spec
-from prime_train.spec.audio import Audio, AudioEncoder, Lejepa, MaskedAutoencoder
+from prime_train.spec.audio import Audio, AudioEncoder, AudioObjective, Lejepa, MaskedAutoencoder
 from prime_train.trainer.audio import chirps
 from prime_train.trainer.audio.batches import AudioBatch
 from prime_train.trainer.audio.learning.audio_model import AudioModel, audio_loss, build_audio
@@ -44,6 +44,7 @@ CPU = Device(torch.device("cpu"), "CPU", "fp32", None)
 MEL = MelSettings(frames=192, mels=64)
 CLIPS, HELD_OUT, CLIP_S = 2400, 480, 1.93
 BATCH = 64
+SECONDS = {"supervised": 40.0, "masked_autoencoder": 60.0, "lejepa": 240.0}
 LR = {"supervised": 1e-3, "masked_autoencoder": 1.5e-3, "lejepa": 1.5e-3}
 AUDIO = Audio(
     clip_s=CLIP_S,
@@ -53,7 +54,7 @@ AUDIO = Audio(
     masked_autoencoder=MaskedAutoencoder(layers=1, width=48, heads=3),
     lejepa=Lejepa(view_ratio=0.75, slices=64, projector_width=128, projection=16),
 )
-OBJECTIVES = ("supervised", "masked_autoencoder", "lejepa")
+OBJECTIVES: tuple[AudioObjective, ...] = ("supervised", "masked_autoencoder", "lejepa")
 CHANCE = 1 / chirps.CLASSES
 LEAST = {"supervised": 0.95, "masked_autoencoder": 3 * CHANCE, "lejepa": 3 * CHANCE}
 MOST_CPU_S = 600.0
@@ -84,7 +85,8 @@ def learn(found: Chirps, audio: Audio, seconds: float, seed: int) -> tuple[Audio
     training = Training(model, adamw(model, spec.Optim(weight_decay=0.05)), World(0, 1), CPU, clip_norm=1.0)
     mine = np.flatnonzero(~found.held_out)
     order = ClipOrder(len(mine), seed)
-    losses, began_s, used = [], time.process_time(), 0.0
+    losses: list[float] = []
+    began_s, used = time.process_time(), 0.0
     while used < 1:
         places = np.arange(BATCH) + BATCH * len(losses)
         rows = mine[order.find_rows(places)]
@@ -117,19 +119,19 @@ def probe(model: AudioModel, found: Chirps) -> tuple[float, float]:
         torch.autograd.backward(loss)
         return loss
 
-    optimizer.step(measure)  # type: ignore[arg-type]
+    optimizer.step(measure)  # type: ignore[no-untyped-call]
     wanted = labels[held].unsqueeze(1)
     votes = vote_neighbours(embeddings[held], mark_labels(wanted, chirps.CLASSES), 10)
     return accuracy(embeddings[held] @ weight.detach() + bias.detach(), wanted), accuracy(votes, wanted)
 
 
-def measure(path: Path, objective: str, seconds: float) -> dict[str, Any]:
+def measure(path: Path, objective: AudioObjective, factor: float) -> dict[str, Any]:
     torch.set_num_threads(1)
     read = np.load(path)
     found = Chirps(read["log_mels"], read["labels"], read["held_out"])
     audio = replace(AUDIO, objective=objective)
     random, random_neighbours = probe(build_audio(audio, chirps.CLASSES, 1), found)
-    model, losses = learn(found, audio, seconds, seed=1)
+    model, losses = learn(found, audio, factor * SECONDS[objective], seed=1)
     score, neighbours = probe(model, found)
     tenths = [round(float(np.mean(part)), 4) for part in np.array_split(losses, 10)]
     scores = {"probe": score, "knn": neighbours, "random_probe": random, "random_knn": random_neighbours}
@@ -139,17 +141,17 @@ def measure(path: Path, objective: str, seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--factor", type=float, default=1.0)
     parser.add_argument("--objective", nargs="+", default=list(OBJECTIVES), choices=OBJECTIVES)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        print(json.dumps(measure(given.child, given.objective[0], given.seconds)))
+        print(json.dumps(measure(given.child, given.objective[0], given.factor)))
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "chirps.npz"
         make_chirps(path)
-        words = [sys.executable, __file__, f"--child={path}", f"--seconds={given.seconds}", "--objective"]
+        words = [sys.executable, __file__, f"--child={path}", f"--factor={given.factor}", "--objective"]
         children = [subprocess.Popen([*words, name], stdout=subprocess.PIPE) for name in given.objective]
         answers = [json.loads(child.communicate()[0]) for child in children]
     used = os.times()
