@@ -3,8 +3,9 @@
     python bench/audio_objectives.py [--factor 1] [--objective lejepa ...]
 
 Each objective has a process with one thread and `--factor` x its SECONDS of CPU time for its steps, which are those of
-the trainer's loop. Then the encoder is frozen, and a linear classifier learns from its embeddings of the training clips. The score
-is that of clips whose sounds no encoder and no classifier has seen, beside that of the same encoder before training.
+the trainer's loop. Then the encoder is frozen, and a linear classifier learns from its embeddings of the training
+clips. The score is that of clips whose sounds no encoder and no classifier has seen, beside that of the same encoder
+before training.
 """
 
 from __future__ import annotations
