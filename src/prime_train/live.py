@@ -114,8 +114,11 @@ class _Lines:
             if self._file < 0:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._file = os.open(self._path, flags, 0o600)
-            text = ("\n" if self._cut else "") + json.dumps(line) + "\n"
-            self._cut = os.write(self._file, text.encode()) < len(text)  # a disk that became full; JSON is ASCII
+            data = (("\n" if self._cut else "") + json.dumps(line) + "\n").encode()
+            sent = 0
+            while sent < len(data):  # a network disk may take a part
+                sent += os.write(self._file, data[sent:])
+                self._cut = sent < len(data)  # the next line begins anew if the disk becomes full here
         except FileNotFoundError:  # the folder is gone, and with it everybody who reads it
             self._failed = True
         except OSError:  # a full disk may have room again later

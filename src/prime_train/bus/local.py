@@ -43,7 +43,9 @@ class LocalBus:
     def __init__(self, folder: Path, *, kept_bytes: int = QUEUED_BYTES, passing_bytes: int = QUEUED_BYTES) -> None:
         make_folder(folder)
         status = folder.stat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        # A link of another user could lead to any folder of this one.
+        owners = {status.st_uid, folder.lstat().st_uid}
+        if owners != {os.getuid()} or status.st_mode & 0o077:
             raise BusRefused(f"{folder} is open to other users, who could send commands through it: chmod 700 it")
         self._folder = folder
         self._kept = MessageLog(folder / "kept", keeps=True, most_bytes=kept_bytes)

@@ -28,6 +28,17 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
         LocalBus(tmp_path)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a link to another user")
+def test_a_link_of_another_user_is_refused(tmp_path: Path) -> None:
+    own, link = tmp_path / "own", tmp_path / "bus"
+    own.mkdir(mode=0o700)
+    link.symlink_to(own)
+    LocalBus(link)
+    os.lchown(link, 65534, 65534)
+    with pytest.raises(BusRefused, match="chmod 700"):
+        LocalBus(link)
+
+
 def fits(bus: LocalBus, number: int) -> bool:
     try:
         bus.publish(EVENTS, {"text": "x" * 1000}, f"e{number}")

@@ -91,6 +91,19 @@ def test_the_loss_may_be_a_tensor(tmp_path: Path) -> None:
     assert [line.loss for line in LiveLines(tmp_path).take()] == [2.5, None]
 
 
+def test_a_write_that_takes_a_part_loses_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: whole(file, data[:7]))
+    with supervised(tmp_path):
+        live.step(3, loss=1.5)
+        live.checkpoint(tmp_path, 3)
+        live.finish()
+    monkeypatch.undo()
+    found = LiveLines(tmp_path).take()
+    assert [line.step for line in found] == [3, 3, 3]
+    assert found[-1].finished
+
+
 def test_a_folder_that_is_gone_and_a_full_disk_end_nothing(tmp_path: Path) -> None:
     with supervised(tmp_path / "gone"):
         live.step(1)
