@@ -151,7 +151,7 @@ def test_the_ends_of_a_range_are_judged() -> None:
     assert values == {(one, two) for one in (1, 5) for two in (math.exp(-1), 1.0)}
 
 
-def test_a_note_says_how_many_are_judged(folder: Path) -> None:
+def test_a_note_counts_the_judged(folder: Path) -> None:
     (folder / "s.yaml").write_text("base: base.toml\nconfigs: ['run.seed=range(0,40) run.max_steps=range(100,120)']\n")
     notes: list[UserError] = []
     assert check(["s.yaml"], unread=notes)[1]
