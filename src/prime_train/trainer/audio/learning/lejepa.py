@@ -38,13 +38,22 @@ class AgreeingViews(nn.Module):
         clips, views, kept = places.shape
         seen = take_patches(patches, places.flatten(1)).view(clips * views, kept, -1)  # (B x V, K, P)
         seen = seen + gains.view(-1, 1, 1)  # (B x V, K, P); a gain is a sum in log-mels
-        embedding = encoder.pool(encoder.encode(seen, places.flatten(0, 1)))  # (B x V, C)
+        embedding = encoder.pool(encoder.encode(seen, self._begin_at_zero(places).flatten(0, 1)))  # (B x V, C)
         projected = self.outer(nn.functional.gelu(self.norm(self.inner(embedding))))  # (B x V, D)
         projected = projected.float().view(clips, views, -1).transpose(0, 1)  # (V, B, D)
         weight = self.audio.lejepa.weight
         agreement = (projected - projected.mean(0)).square().mean()  # ()
         loss = weight * measure_gaussian(projected, directions) + (1 - weight) * agreement  # ()
         return loss * clips, embedding.view(clips, views, -1).mean(1)
+
+    def _begin_at_zero(self, places: Tensor) -> Tensor:
+        """Places (B, V, K) as in a clip that begins with the view.
+
+        Views that know their time in the clip agree on when its sounds are, which no other clip shares, and learn
+        little else.
+        """
+        pitches = self.audio.grid[1]
+        return places - (places // pitches).amin(-1, keepdim=True) * pitches
 
 
 def measure_gaussian(projected: Tensor, directions: Tensor) -> Tensor:
