@@ -64,6 +64,7 @@ def make_remote_row(document: Document, liveness: Liveness) -> Row:
         "restarts": document.get("restarts", 0),
         "left_s": None if is_over else _left_s(document),
         "not_finite": document.get("not_finite", {}),
+        "proposal": None,  # no agent reports one
         "cause": last
         and {"what": last["what"], "attempt": last["attempt"], "step": last["step"], "id": last["cause_id"]},
         "alarms": document.get("alarms", []),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from prime_train.trainer.audio.learning.audio_model import audio_loss
 from prime_train.trainer.audio.learning.lejepa import AgreeingViews, measure_gaussian
+from prime_train.trainer.audio.learning.patch_encoder import cut_patches, take_patches
 from tests.unit.trainer.audio.learning import small
 from tests.unit.trainer.tiny import CPU
 
@@ -86,7 +87,10 @@ def test_equal_views_agree() -> None:
     same = (places[:, :1].expand_as(places).contiguous(), torch.zeros_like(gains), directions)
     with torch.no_grad():
         loss = model(batch.log_mels, batch.labels, same)
-        embedding = model.encoder.pool(model.encoder(batch.log_mels, places[:, 0]))
+        own = places[:, 0]  # (B, K)
+        begins = (own // audio.grid[1]).amin(-1, keepdim=True) * audio.grid[1]
+        seen = take_patches(cut_patches(batch.log_mels, audio.encoder.patch), own)
+        embedding = model.encoder.pool(model.encoder.encode(seen, own - begins))
         projector = model.objective
         assert isinstance(projector, AgreeingViews)
         projected = projector.outer(torch.nn.functional.gelu(projector.norm(projector.inner(embedding))))
