@@ -1,8 +1,8 @@
 """Products, norms and attention that round a row the same, whatever is beside it: in fp32, on a CPU. Holds no state.
 
 MKL rounds a row differently in a product of fewer than 4 rows, or in 2 threads of fewer than 8, so rows of zeros are
-added. In large products that costs more than the product itself, so oneDNN computes them: it rounds a row the same in
-any number of rows, from torch 2.13 on. Beyond about 200 positions MKL rounds a sum over them depending on their number,
+added. In large products that costs more than the product itself, so oneDNN computes them where it rounds a row the
+same in any number of rows: from torch 2.13 on, with AVX2. Beyond about 200 positions MKL rounds a sum over them depending on their number,
 so it is made of short sums. Measured with torch 2.13, MKL 2024.2 and AVX2, in 1 and 2 threads; not promised elsewhere.
 
 Shapes: N sequences times heads of keys, T positions, D width of a head, G heads that share a key, C width of the
@@ -23,8 +23,9 @@ PADDED = 64  # and those of a cache; fewer keys are not read, because torch comp
 _SUMMED = 128  # positions that one product adds up at most
 WIDE = 256  # width of a model from which oneDNN pays: it needs 25 us to begin a product
 _CPU = torch.backends.cpu.get_cpu_capability()
-# oneDNN 3.10 of torch 2.11 rounds a single row differently; 3.12 of torch 2.13 does not. TorchVersion compares numbers.
-_HAS_EXACT = torch.__version__ >= "2.13" and _CPU.startswith("AVX")
+# oneDNN 3.10 of torch 2.11 rounds a single row differently; 3.12 of torch 2.13 does not with AVX2, and does with AVX512
+# where an inner width is large (1408, measured). TorchVersion compares numbers.
+_HAS_EXACT = torch.__version__ >= "2.13" and _CPU == "AVX2"
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and _HAS_EXACT  # type: ignore[no-untyped-call]
 _multiply_packed: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
 
