@@ -2,8 +2,9 @@
 
 MKL rounds a row differently in a product of fewer than 4 rows, or in 2 threads of fewer than 8, so rows of zeros are
 added. In large products that costs more than the product itself, so oneDNN computes them where it rounds a row the
-same in any number of rows: from torch 2.13 on, with AVX2. Beyond about 200 positions MKL rounds a sum over them depending on their number,
-so it is made of short sums. Measured with torch 2.13, MKL 2024.2 and AVX2, in 1 and 2 threads; not promised elsewhere.
+same in any number of rows: from torch 2.13 on, with AVX2. Beyond about 200 positions MKL rounds a sum over them
+depending on their number, so it is made of short sums. Measured with torch 2.13, MKL 2024.2 and AVX2, in 1 and 2
+threads; not promised elsewhere.
 
 Shapes: N sequences times heads of keys, T positions, D width of a head, G heads that share a key, C width of the
 residual stream.
