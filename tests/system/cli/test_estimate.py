@@ -158,10 +158,13 @@ def test_prices_of_a_file_take_the_place_of_the_table(capsys: pytest.CaptureFixt
     assert told["cost"]["sources"] == ["a contract"]
 
 
-# For any machine, or without an end and so without a cost, or with a model folder that the user fetches.
+# For any machine, or without an end and so without a cost, or with a model folder that the user fetches, or on audio,
+# whose speed was never measured.
 _OTHERS = ("quickstart", "sft-quickstart", "rl-quickstart", "rl-vllm-cpu", "serve", "gpt2-124m", "llama3-8b-continue")
 PRESETS = {
-    name: path.read_text(encoding="utf-8") for name, path in gpu_registry.presets().items() if name not in _OTHERS
+    name: path.read_text(encoding="utf-8")
+    for name, path in gpu_registry.presets().items()
+    if name not in _OTHERS and not name.startswith("audio-")
 }
 
 

@@ -177,7 +177,8 @@ def test_a_micro_batch_is_computed_without_a_look_at_a_value(head_logprobs: Head
         model.head_logprobs = reference.head_logprobs = head_logprobs
         values: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
         tensors: dict[str, Any] = {
-            name: value if value is None else fake.from_tensor(value) for name, value in values.items()
+            name: fake.from_tensor(value) if isinstance(value, torch.Tensor) else value
+            for name, value in values.items()
         }
         without_data = PolicyBatch(**tensors)
         loss = PolicyLoss(Rl(kl_coef=0.1), reference)
