@@ -29,7 +29,7 @@ def naive(projected: Doubles, directions: Doubles) -> float:
         for point in points:
             empirical = sum(np.exp(1j * point * value) for value in along) / len(along)
             distances.append(abs(empirical - math.exp(-(point**2) / 2)) ** 2 * math.exp(-(point**2) / 2))
-        found.append(len(along) * float(np.trapezoid(distances, points)))
+        found.append(len(along) * float(scipy.integrate.trapezoid(distances, points)))
     return float(np.mean(found))
 
 
