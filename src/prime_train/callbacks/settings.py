@@ -16,6 +16,8 @@ from typing import Any
 from prime_train import live
 
 RATE_NAMES = ("lr", "learning_rate")
+# What get_last_lr returns is the second, which the Trainer of transformers logs as the rate of the next step.
+_RATES_OF_SCHEDULERS = ("base_lrs", "_last_lr")
 _functions: list[Callable[[dict[str, Any]], None]] = []
 
 
@@ -58,7 +60,7 @@ def set_rate(rate: float, optimizer: Any, schedulers: Sequence[Any]) -> None:
     """
     groups = optimizer.param_groups
     own = [one for each in schedulers for one in _walk(each) if _has_groups(one, groups)]
-    bases = next((one.base_lrs for one in own), [group["lr"] for group in groups])
+    bases = next((one.base_lrs for one in own if hasattr(one, "base_lrs")), [group["lr"] for group in groups])
     first = float(bases[0])
     if first == rate or first <= 0:  # 0 has no factor
         return
@@ -70,7 +72,9 @@ def set_rate(rate: float, optimizer: Any, schedulers: Sequence[Any]) -> None:
             elif name in group:
                 group[name] = _scale(group[name], factor, first, rate)
     for one in own:
-        one.base_lrs = [_scale(base, factor, first, rate) for base in one.base_lrs]
+        for name in _RATES_OF_SCHEDULERS:
+            if hasattr(one, name):
+                setattr(one, name, [_scale(value, factor, first, rate) for value in getattr(one, name)])
 
 
 def _scale(value: Any, factor: float, first: float, rate: float) -> Any:
@@ -78,14 +82,11 @@ def _scale(value: Any, factor: float, first: float, rate: float) -> Any:
 
 
 def _walk(scheduler: Any) -> Iterator[Any]:
-    """The schedulers with own rates: one that chains others hands on to them."""
+    """The scheduler, and those that it chains."""
     scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate wraps it
-    inner = getattr(scheduler, "_schedulers", None)
-    if inner is not None:
-        for one in inner:
-            yield from _walk(one)
-    elif hasattr(scheduler, "base_lrs"):
-        yield scheduler
+    yield scheduler
+    for one in getattr(scheduler, "_schedulers", ()):
+        yield from _walk(one)
 
 
 def _has_groups(scheduler: Any, groups: Any) -> bool:

@@ -42,6 +42,7 @@ def rates(begin: float, schedule: Any, change_at: int | None = None, rate: float
         if step == change_at:
             set_rate(rate, optimizer, [scheduler])
             set_rate(rate, optimizer, [scheduler])  # as in a resumed trainer, whose checkpoint has it
+        assert scheduler.get_last_lr() == pytest.approx([group["lr"] for group in optimizer.param_groups])
         found.append(tuple(group["lr"] for group in optimizer.param_groups))
         optimizer.step()
         scheduler.step()
