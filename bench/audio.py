@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import record
 import soundfile
@@ -144,13 +144,31 @@ def measure_processes(path: Path, batches: int, batch: int) -> Iterator[dict[str
             for _ in range(batches):
                 next(source)
             rates[workers] = batches * batch / (time.perf_counter() - began_s)
-            processes = [psutil.Process(), *psutil.Process().children()]
-            batches_mib = 3 * batch * MEL.frames * MEL.mels * 4 / 2**20  # the slots, which all of them map
-            pss_mib = sum(one.memory_full_info().pss for one in processes) / 2**20 - batches_mib
         yield record.emit(f"samples per second, {workers} processes", [rates[workers]], unit="1/s")
         most_mib = (150e6 + workers * 80e6) / 2**20
+        pss_mib = measure_memory(path, batch, workers)
         yield record.emit(f"PSS beside the batches, {workers} processes", [pss_mib], unit="MiB", most=round(most_mib))
     yield record.emit("scaling from 1 to 2 processes", [rates[2] / rates[1] / 2], unit="x", least=0.9)
+
+
+_READS = """
+import sys
+import psutil
+from prime_train import audio
+path, batch, workers, clip_s = sys.argv[1:]
+with audio.batches(path, int(batch), workers=int(workers), threads=1, clip_s=float(clip_s)) as source:
+    for _ in range(4):
+        next(source)
+    processes = [psutil.Process(), *psutil.Process().children()]
+    print(sum(one.memory_full_info().pss for one in processes))
+"""
+
+
+def measure_memory(path: Path, batch: int, workers: int) -> float:
+    """MiB of a program that only reads batches, and of its workers, without the slots that all of them map."""
+    words = [sys.executable, "-c", _READS, str(path), str(batch), str(workers), str(CROP_S)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return int(done.stdout) / 2**20 - 3 * batch * MEL.frames * MEL.mels * 4 / 2**20
 
 
 def main() -> None:
