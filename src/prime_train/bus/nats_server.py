@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from prime_train.bus.base import MESSAGE_BYTES, check_name, to_word
 from prime_train.bus.credentials import Credentials, is_loopback, read_credentials
@@ -159,14 +160,8 @@ class NatsServer:
         create_stream(bus, self._store_bytes)
 
     def close(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._process is not None:
+            end_server(self._process, _END_S)
 
     # --- files --------------------------------------------------------------------------------------
 
@@ -249,6 +244,16 @@ def permissions(name: str) -> dict[str, object]:
         return {"publish": ">", "subscribe": ">"}
     heard = [f"pt.*.cmd.{name}", "pt.*.cmd.all", f"_INBOX_{name}.>"]
     return {"publish": {"allow": [f"pt.*.r.{name}.>"]}, "subscribe": {"allow": heard}, "allow_responses": True}
+
+
+def end_server(process: subprocess.Popen[Any], limit_s: float) -> None:
+    """End a server gently, or by force after `limit_s`. Waits for the end."""
+    process.terminate()
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def find_binary(where: str = "--bus nats", extra: str = "control") -> str:

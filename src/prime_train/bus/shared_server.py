@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 
 from prime_train.bus.base import MESSAGE_BYTES, BusError
 from prime_train.bus.nats import NatsBus
-from prime_train.bus.nats_server import find_binary, permissions
+from prime_train.bus.nats_server import end_server, find_binary, permissions
 from prime_train.bus.server_folder import CONTROLLER
 from prime_train.bus.shared_secret import create_server_pair, derive_credentials, derive_password
 from prime_train.core.errors import ExitCode, UserError
@@ -92,14 +92,8 @@ class SharedServer:
         raise UserError(what, f"{self._host}:{self._port}", why, "look at the memory of this machine, and start again")
 
     def close(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._process is not None:
+            end_server(self._process, _END_S)
 
     def _try_start(self) -> bool:
         self._is_ready.clear()
