@@ -34,7 +34,6 @@ def count_mapped(pid):
 
 before = count_read(os.getpid())
 with audio.batches(path, 4, seed=1, workers=2, threads=2) as source:
-    begun = source._workers
     pids = [os.getpid(), *(child.pid for child in psutil.Process().children())]
     rows = [row for _ in range(6) for row in next(source).rows.tolist()]
     found = {
@@ -110,10 +109,10 @@ def test_a_gigabyte_is_never_read_whole(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    print(found)
+    print(found)  # shown where it fails
     assert (found["rows"], found["used"]) == (ROWS, 24)
-    # A crop of five seconds is 0.3 MB, and the kernel maps pages around each one that is touched.
-    assert max(found["mapped"]) < 64 * MIB
+    # A kernel maps up to some MiB around each page that is touched, and a worker has read from twelve clips.
+    assert max(found["mapped"]) < 100 * MIB
     assert min(found["mapped"]) > 0
     assert max(found["read"]) < 64 * MIB  # the modules of Python among them
     assert found["pss"] - found["batches"] < (150 + 80 * len(found["mapped"])) * MIB
