@@ -47,7 +47,7 @@ OF_TEXT = [
     ("[inference]\nengine = 'vllm'\n", "inference"),
     ("[batch]\nglobal_batch_tokens = 4096\n", "batch.global_batch_tokens"),
     ("[data]\nctx_tokens = 64\n", "data.ctx_tokens"),
-    ("[data]\nsampling_probs = [1.0]\n", "data.sampling_probs"),
+    ("[data]\nsampling_unit = 'tokens'\n", "data.sampling_unit"),
     ("[eval]\nprompts = ['a']\n", "eval.prompts"),
     ("[precision]\nfp8 = 'rowwise'\n", "precision.fp8"),
 ]

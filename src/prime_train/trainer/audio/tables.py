@@ -131,6 +131,7 @@ class ClipTable:
     parts: tuple[ArrowFile | Folder, ...]
     ends: tuple[int, ...] = field(default=())
     chosen: Integers | None = None  # (rows,), None = all
+    source_ends: tuple[int, ...] = ()  # of all rows, where there are several sources
 
     @property
     def rows(self) -> int:
@@ -141,15 +142,21 @@ class ClipTable:
     @property
     def starts(self) -> tuple[int, ...]:
         """The first row of each file, and the number of all rows."""
-        if self.chosen is None:
-            return (0, *self.ends)
-        return tuple(np.searchsorted(self.chosen, (0, *self.ends)).tolist())
+        return self._find_chosen((0, *self.ends))
+
+    @property
+    def source_starts(self) -> tuple[int, ...]:
+        """The first row of each source, and the number of all rows."""
+        return self._find_chosen((0, *(self.source_ends or self.ends[-1:])))
+
+    def _find_chosen(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        return at if self.chosen is None else tuple(np.searchsorted(self.chosen, at).tolist())
 
     @cached_property
     def identity(self) -> str:
         """A hash of what gives a row its number: the names of all files and their rows."""
         named = [(part.files if isinstance(part, Folder) else part.known_name, part.rows) for part in self.parts]
-        return sha256(repr(named).encode()).hexdigest()[:16]
+        return sha256(repr((named, self.source_ends) if self.source_ends else named).encode()).hexdigest()[:16]
 
     def read_clip(self, row: int) -> bytes | memoryview:
         part, at = self._find(row)
@@ -161,10 +168,16 @@ class ClipTable:
 
     def describe(self, row: int) -> str:
         part, at = self._find(row)
-        return part.describe(at)
+        source = bisect.bisect_right(self.source_ends, self._number(row))
+        # Two sources may have files with the same name.
+        return f"data.sources.{source}: {part.describe(at)}" if self.source_ends else part.describe(at)
+
+    def _number(self, row: int) -> int:
+        """The number of a row among all rows."""
+        return row if self.chosen is None else int(self.chosen[row])
 
     def _find(self, row: int) -> tuple[ArrowFile | Folder, int]:
-        at = row if self.chosen is None else int(self.chosen[row])
+        at = self._number(row)
         which = bisect.bisect_right(self.ends, at)
         return self.parts[which], at - (self.ends[which - 1] if which else 0)
 
@@ -213,6 +226,16 @@ def open_clips(path: Path, columns: Columns) -> ClipTable:
         why = f"it has no rows in files of {ARROW} or {PARQUET}, and no clips ({', '.join(CLIPS)})"
         raise UserError("there is no clip", str(path), why, "give the folder of the data set, or of its .arrow files")
     return ClipTable(parts, ends)
+
+
+def open_sources(paths: Sequence[Path], columns: Columns) -> ClipTable:
+    """One table with the rows of several sources, one after the other. Raises UserError."""
+    tables = [open_clips(path, columns) for path in paths]
+    if len(tables) == 1:
+        return tables[0]
+    parts = tuple(part for table in tables for part in table.parts)
+    source_ends = tuple(accumulate(table.rows for table in tables))
+    return ClipTable(parts, tuple(accumulate(part.rows for part in parts)), source_ends=source_ends)
 
 
 def _list_files(path: Path) -> list[Path]:

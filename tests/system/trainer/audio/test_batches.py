@@ -45,7 +45,7 @@ def read(path: Path, batches: int, **settings: Any) -> list[AudioBatch]:
 def test_workers_change_nothing(clips: Path) -> None:
     expected = [hash_of(batch) for batch in read(clips, 9, workers=0)]
     assert len(set(expected)) == 9
-    for workers, threads in ((1, 1), (2, 3)):
+    for workers, threads in ((1, 1), (2, 3), (4, 2)):
         assert [hash_of(batch) for batch in read(clips, 9, workers=workers, threads=threads)] == expected
 
 
@@ -54,6 +54,60 @@ def test_ranks_share_one_order(clips: Path) -> None:
     parts = [read(clips, 3, workers=0, rank=rank, ranks=2) for rank in range(2)]
     found = [hash_of(part[step]) for step in range(3) for part in parts]
     assert found == [hash_of(batch) for batch in together]
+
+
+@pytest.fixture(scope="module")
+def sources(clips: Path) -> list[Path]:
+    """Two sources, whose files have the same name."""
+    other = clips.parent / "other" / clips.name
+    other.parent.mkdir()
+    other.write_bytes(chirps.write_clips(clips.parent, 8, 1.2, codec="flac", seed=1).read_bytes())
+    return [clips, other]
+
+
+@pytest.mark.parametrize("probs", [None, (0.5, 0.5)])
+def test_several_sources_have_one_order_for_workers_and_ranks_and_after_a_resume(
+    sources: list[Path], probs: tuple[float, ...] | None
+) -> None:
+    def open_with(**settings: Any) -> AudioBatches:
+        return audio.batches(sources, 4, **SETTINGS | {"probs": probs} | settings)
+
+    with open_with(workers=0) as source:
+        made = list(take(source, 16))
+    rows = np.concatenate([batch.rows for batch in made])
+    of_first = (rows < ROWS).reshape(2, -1).sum(1).tolist()
+    assert of_first == ([ROWS, ROWS] if probs is None else [16, 16])  # in each epoch of 32
+    expected = [hash_of(batch) for batch in made]
+    with open_with(workers=4) as source:
+        assert [hash_of(batch) for batch in take(source, 16)] == expected
+    for rank in range(2):
+        with open_with(workers=1, rank=rank, ranks=2) as source:
+            assert [hash_of(batch) for batch in take(source, 8)] == expected[rank::2]
+    with open_with(workers=0) as source:
+        list(take(source, 5))
+        position = source.state_dict()
+    assert position["samples"] == 20
+    with open_with(workers=2) as source:
+        source.load_state_dict(position)
+        assert [hash_of(batch) for batch in take(source, 11)] == expected[5:]
+
+
+def test_another_mixture_or_order_of_sources_is_refused_at_a_resume(sources: list[Path]) -> None:
+    with audio.batches(sources, 4, workers=0, probs=(0.5, 0.5), **SETTINGS) as source:
+        position = source.state_dict()
+    for given, probs, name in ((sources, (0.4, 0.6), "quotas"), (sources[::-1], (0.5, 0.5), "files")):
+        with audio.batches(given, 4, workers=0, probs=probs, **SETTINGS) as source, pytest.raises(UserError) as caught:
+            source.load_state_dict(position)
+        assert name in caught.value.what
+
+
+def test_a_mixture_that_cannot_be_read_is_refused(sources: list[Path]) -> None:
+    wrong: list[dict[str, Any]] = [{"probs": (1.0,)}, {"probs": (0.5, 0.5), "block_shards": 1}]
+    for settings in wrong:
+        with pytest.raises(UserError) as caught:
+            audio.batches(sources, 4, workers=0, **SETTINGS | settings)
+        assert "sampling_probs" in caught.value.where
+        assert all((caught.value.what, caught.value.why, caught.value.fix))
 
 
 def test_an_epoch_has_every_row_once(clips: Path) -> None:
@@ -90,7 +144,7 @@ def test_files_that_change_before_the_workers_start_are_refused(clips: Path, tmp
     (tmp_path / "a.arrow").write_bytes(clips.read_bytes())
     source = audio.batches(tmp_path, 4, workers=0, **SETTINGS)
     (tmp_path / "b.arrow").write_bytes(clips.read_bytes())
-    workers = AudioWorkers(source._maker, tmp_path, 4, 1, 1, 1)
+    workers = AudioWorkers(source._maker, [tmp_path], 4, 1, 1, 1)
     try:
         workers.ask(0, 0, 4)
         with pytest.raises(UserError, match="the files of the clips have changed"):

@@ -1,4 +1,4 @@
-"""A shard of a gigabyte is never read whole: its rows are holes in the file, and what each process touches is counted."""
+"""A shard of a gigabyte is never read whole. Its clips are holes in the file; what a process touches is counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 RATE, SECONDS, ROWS, OF_A_BATCH = 32_000, 60, 288, 16
 MIB = 2**20
 
-# Prints a line of JSON: the bytes of the shard that are mapped, the bytes that were read, and the memory of each process.
+# Prints the bytes that each process has mapped and has read, and the memory of all, as a line of JSON.
 PROGRAM = """
 import json, os, sys
 import psutil
@@ -109,7 +109,6 @@ def test_a_gigabyte_is_never_read_whole(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    print(found)  # shown where it fails
     assert (found["rows"], found["used"]) == (ROWS, 24)
     # A kernel maps up to some MiB around each page that is touched, and a worker has read from twelve clips.
     assert max(found["mapped"]) < 100 * MIB
