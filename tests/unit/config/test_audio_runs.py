@@ -70,6 +70,26 @@ def test_text_has_no_clips_and_clips_no_text() -> None:
     assert fault.what == 'audio is for clips, and run.kind is "pretrain"'
 
 
+SECOND = '[[data.sources]]\nkind = "audio"\npath = "clips/"\n[data]\nsampling_probs = [0.3, 0.7]\n'
+
+
+def test_several_sources_have_shares() -> None:
+    run = read(BASE + SECOND)
+    assert [source.kind for source in run.data.sources] == ["chirps", "audio"]
+    assert run.data.sampling_probs == (0.3, 0.7)
+    changed = replace(run, data=replace(run.data, sampling_probs=(0.5, 0.5)))
+    assert [each.name for each in list_changes(run, changed)] == ["data.sampling_probs"]
+
+
+@pytest.mark.parametrize("kind", ["files", "hf-dataset", "tokens", "python-stdlib"])
+def test_a_source_of_text_beside_clips_is_refused(kind: str) -> None:
+    text = BASE + SECOND.replace('"audio"', f'"{kind}"')
+    (fault,) = run_toml.read(text, "birds.toml").faults
+    assert (fault.code, fault.key) == (NOT_A_CHOICE, ("data", "sources", 1, "kind"))
+    assert kind in fault.what
+    assert "audio" in fault.fix
+
+
 CHANGES: dict[str, dict[str, Any]] = {
     "audio.encoder": {"encoder": AudioEncoder(layers=2)},
     "audio.objective": {"objective": "lejepa"},

@@ -22,6 +22,7 @@ from prime_train.trainer.audio import chirps
 from prime_train.trainer.audio.batches import AudioBatch, AudioBatches
 from prime_train.trainer.audio.tables import NO_LABEL
 from prime_train.trainer.audio.workers import AudioWorkers
+from tests.unit.trainer.audio.test_clips import wav_header
 
 ROWS, SECONDS = 24, 1.5
 SETTINGS: dict[str, Any] = {"seed": 3, "clip_s": 1.0, "mel": audio.MelSettings(frames=104)}
@@ -181,12 +182,25 @@ def test_workers_end_with_their_owner(clips: Path) -> None:
             continue
 
 
+GOOD = chirps.encode(chirps.make_clip(1, SECONDS, 32_000, np.random.default_rng(0)), 32_000, "flac")
+BROKEN: list[tuple[bytes | None] | None] = [
+    None,
+    (b"",),
+    (b"OggS",),
+    (b"text",),
+    (wav_header(0, 1),),
+    (wav_header(32_000, 1).replace(b"fmt ", b"xmt "),),  # no rate
+    (wav_header(32_000, 1).replace(b"\x01\x00\x01\x00", b"\x99\x99\x01\x00"),),  # an unknown codec
+    (GOOD[:100],),
+    (wav_header(32_000, 1),),  # shorter than one window
+]
+
+
 def write_broken(folder: Path, broken: int) -> Path:
-    """Rows of which the first `broken` are no clips: null, empty, cut, text."""
-    kinds = (None, {"bytes": b"", "path": None}, {"bytes": b"OggS", "path": None}, {"bytes": b"text", "path": None})
-    good = chirps.make_clip(1, SECONDS, 32_000, np.random.default_rng(0))
-    content = {"bytes": chirps.encode(good, 32_000, "flac"), "path": None}
-    rows = [kinds[row % 4] for row in range(broken)] + [content] * (ROWS - broken)
+    """Rows of which the first `broken` are no clips, as BROKEN has them."""
+    rows = [
+        row and {"bytes": row[0], "path": None} for row in (*(BROKEN * ROWS)[:broken], *[(GOOD,)] * (ROWS - broken))
+    ]
     schema = pa.schema([("audio", pa.struct([("bytes", pa.binary()), ("path", pa.string())])), ("label", pa.int64())])
     path = folder / "broken.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
@@ -200,15 +214,18 @@ def take(source: AudioBatches, batches: int) -> Iterator[AudioBatch]:
 
 
 def test_broken_clips_are_counted_and_replaced(tmp_path: Path) -> None:
-    path = write_broken(tmp_path, 4)
-    with audio.batches(path, 4, workers=2, most_broken=0.5, **SETTINGS) as source:
+    path, broken = write_broken(tmp_path, len(BROKEN)), len(BROKEN)
+    before = {child.pid for child in psutil.Process().children()}
+    with audio.batches(path, 4, workers=2, most_broken=1.0, **SETTINGS) as source:
         rows = np.concatenate([batch.rows for batch in take(source, 12)])
         found = {one.row: one.why for one in source.broken}
-    assert sorted(found) == [0, 1, 2, 3]
+        alive = [child for child in psutil.Process().children() if child.pid not in before]
+        assert [child.status() != psutil.STATUS_ZOMBIE for child in alive] == [True, True]
+    assert sorted(found) == list(range(broken))
     assert found[0] == "its audio is null"
     assert found[1] == "it has no bytes"
-    assert rows.min() == 4
-    again = read(path, 12, workers=0, most_broken=0.5)
+    assert rows.min() == broken
+    again = read(path, 12, workers=0, most_broken=1.0)
     assert np.concatenate([batch.rows for batch in again]).tolist() == rows.tolist()
 
 
