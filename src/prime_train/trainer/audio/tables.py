@@ -38,6 +38,7 @@ _MOST_TABLE_BYTES = 2**30  # of a table of labels
 _MOST_UNPACKED_BYTES = 4 * 2**20  # that reading a mapped batch may take
 _COPIED_ROWS = 64  # of a parquet file at once
 NO_LABEL = -1
+LABELS = "labels.csv"  # of a folder with clips
 
 Labels = tuple[int, ...]  # none, one, or several of one clip
 
@@ -226,7 +227,7 @@ def open_clips(path: Path, columns: Columns) -> ClipTable:
 
     Raises UserError in four parts.
     """
-    files = _list_files(path)
+    files = list_files(path)
     tables = [file for file in files if file.suffix in (ARROW, PARQUET)]
     if tables:
         parts: tuple[ArrowFile | Folder, ...] = tuple(_open_table(file, columns) for file in tables)
@@ -250,7 +251,7 @@ def open_sources(paths: Sequence[Path], columns: Columns) -> ClipTable:
     return ClipTable(parts, tuple(accumulate(part.rows for part in parts)), source_ends=source_ends)
 
 
-def _list_files(path: Path) -> list[Path]:
+def list_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -319,18 +320,27 @@ def _cut_columns(batches: Iterator[Any], columns: Columns, path: Path) -> Iterat
         yield cut
 
 
-def _check_audio(found: Any, name: str, path: Path) -> None:
+def is_audio(found: Any) -> bool:
+    """Whether a column of this type has compressed clips: bytes, alone or as `bytes` in a struct."""
     content = found.field("bytes").type if pa.types.is_struct(found) and found.get_field_index("bytes") >= 0 else found
-    if not (pa.types.is_binary(content) or pa.types.is_large_binary(content)):
+    return bool(pa.types.is_binary(content) or pa.types.is_large_binary(content))
+
+
+def is_label(found: Any) -> bool:
+    """Whether a column of this type has labels: integers, one of a clip or a list of them."""
+    inner = found.value_type if pa.types.is_list(found) or pa.types.is_large_list(found) else found
+    return bool(pa.types.is_integer(inner) or pa.types.is_null(inner))
+
+
+def _check_audio(found: Any, name: str, path: Path) -> None:
+    if not is_audio(found):
         why = "a clip is compressed bytes, alone or as `bytes` in a struct, as Hugging Face's Audio stores it"
         fix = "write the data set with the bytes of the clips: dataset.cast_column(NAME, Audio(decode=False))"
         raise UserError(f"its column {name} is {found}", str(path), why, fix)
 
 
 def _check_label(found: Any, name: str, path: Path) -> None:
-    is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
-    inner = found.value_type if is_list else found
-    if not (pa.types.is_integer(inner) or pa.types.is_null(inner)):
+    if not is_label(found):
         why = "labels are numbers from 0, one of a clip or a list of them"
         fix = f'number them: dataset = dataset.class_encode_column("{name}"), and save it again'
         raise UserError(f"its column {name} is {found}, not int64", str(path), why, fix)
@@ -373,7 +383,7 @@ def _open_folder(root: Path, files: Sequence[Path], columns: Columns) -> Folder:
     folder = root if root.is_dir() else root.parent
     if columns.label is None:
         return Folder(folder, names, ((),) * len(names))
-    table = folder / "labels.csv"
+    table = folder / LABELS
     labels = _read_labels(table, columns.label)
     unknown = [name for name in names if name not in labels]
     if unknown:
