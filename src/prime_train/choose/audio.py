@@ -27,13 +27,17 @@ class ClipsSeen(NamedTuple):
 
 
 class AudioWishes(NamedTuple):
-    """What the user wants. `seen` is None for a data set that is not here; `gpus` is 0 for a run on the CPU."""
+    """What the user wants. `seen` is None for a data set that is not here; `gpus` is 0 for a run on the CPU.
+
+    `gpu`: the kind, as `--gpus` names it.
+    """
 
     name: str
     path: str
     subset: str = ""
     seen: ClipsSeen | None = None
     gpus: int = 0
+    gpu: str = ""
     machines: int = 1
     steps: int | None = None
 
@@ -47,13 +51,16 @@ def _run(wishes: AudioWishes) -> Iterator[Setting]:
     yield Setting("run.name", wishes.name)
     yield Setting("run.kind", "audio")
     why = "as asked for" if wishes.steps else f"about {_EPOCHS} epochs, from {_LEAST_STEPS} to {_MOST_STEPS:,} steps"
+    if wishes.seen is None and not wishes.steps:
+        why = "the number of clips is not known here"
     yield Setting("run.max_steps", _steps(wishes), why)
 
 
 def _audio(wishes: AudioWishes) -> Iterator[Setting]:
     seen = wishes.seen
     if seen is None:
-        yield Setting("audio.objective", "supervised", "its columns are not known here; without labels: lejepa")
+        yield Setting("audio.objective", "supervised", "without labels: masked_autoencoder or lejepa")
+        yield Setting("audio.label_field", "label", "its columns are not known here; BirdSet has ebird_code")
         return
     if seen.labels > 1:
         yield Setting("audio.objective", "supervised", f"the clips have {seen.labels:,} labels, counted at the start")

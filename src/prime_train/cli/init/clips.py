@@ -22,10 +22,10 @@ _BROKEN = 0.02  # the default of audio.most_broken
 def read_audio_flags(flags: Flags) -> tuple[AudioWishes, tuple[str, ...]]:
     """The wishes that the flags stand for, and lines about the clips. Raises UserError."""
     assert flags.data is not None
+    gpus, gpu, machines = _find_gpus(flags)
     seen, notes = look_at_clips(flags.data, flags.subset)
-    gpus, machines = _count_gpus(flags)
     name = flags.name or _name(flags.data, flags.subset)
-    return AudioWishes(name, flags.data, flags.subset, seen, gpus, machines, flags.steps), notes
+    return AudioWishes(name, flags.data, flags.subset, seen, gpus, gpu, machines, flags.steps), notes
 
 
 def look_at_clips(named: str, subset: str) -> tuple[ClipsSeen | None, tuple[str, ...]]:
@@ -77,18 +77,19 @@ def _describe(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _count_gpus(flags: Flags) -> tuple[int, int]:
-    """(all GPUs, machines); no GPU for a run on the CPU of this machine."""
+def _find_gpus(flags: Flags) -> tuple[int, str, int]:
+    """(all GPUs, their kind, machines); no GPU for a run on the CPU of this machine."""
     if flags.gpus in (None, HERE):
         try:
-            return find_here().gpus, 1
+            here = find_here()
         except UserError:
-            return 0, 1
+            return 0, "", 1
+        return here.gpus, here.id, 1
     if flags.gpus == CHEAPEST:
         why = "the time of a step of an encoder was not measured, so offers are not compared"
         raise UserError("no machine is searched for a run on audio", "--gpus cheapest", why, "--gpus 1xrtx4090")
     hardware, machines = parse_place(flags.gpus or "")
-    return hardware.gpus, machines
+    return hardware.gpus, hardware.id, machines
 
 
 def _name(named: str, subset: str) -> str:

@@ -90,11 +90,11 @@ def _propose_audio(flags: Flags, path: str) -> Proposal:
     """The config of an encoder on the clips that --data names. Its memory and time are left to `estimate`."""
     wishes, notes = read_audio_flags(flags)
     draft = draft_audio(wishes)
-    on = f"{wishes.gpus} GPUs" if wishes.gpus else "the CPU"
+    on = f"{wishes.gpus}x{wishes.gpu}" if wishes.gpus else "the CPU"
     text = draft.text(f"An encoder on the clips of {wishes.path}, for {on}, by `prime-train init`.")
     reading = detect.read(text, path)
     assert not reading.faults, reading.faults
-    gpus = None if flags.gpus in (None, HERE) else parse_gpus(flags.gpus)
+    gpus = None if flags.gpus in (None, HERE) else parse_gpus(f"{wishes.gpus // wishes.machines}x{wishes.gpu}")
     judged = _judge(reading, ProbeOptions(flags.offline, False, None, gpus), _is_of_machine)
     steps = (f"prime-train data audio scan {shlex.quote(wishes.path)} --decode", f"prime-train estimate {path}")
     more = {"trainer": BUNDLED, "settings": [_describe(one) for one in draft.settings], "estimate": None}
