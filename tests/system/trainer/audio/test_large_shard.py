@@ -49,7 +49,7 @@ print(json.dumps(found))
 
 
 class _SinkWithHoles:
-    """A file for Arrow's writer. Of a buffer with clips, only the pages that have a header are written."""
+    """A file for Arrow's writer, which writes only the headers in a buffer with clips."""
 
     def __init__(self, path: Path, clip_bytes: int) -> None:
         self._file, self._clip_bytes = path.open("wb"), clip_bytes
