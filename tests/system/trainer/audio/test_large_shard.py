@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import mmap
 import struct
@@ -48,35 +49,23 @@ print(json.dumps(found))
 """
 
 
-class _SinkWithHoles:
+class _SinkWithHoles(io.FileIO):
     """A file for Arrow's writer, which writes only the headers in a buffer with clips."""
 
     def __init__(self, path: Path, clip_bytes: int) -> None:
-        self._file, self._clip_bytes = path.open("wb"), clip_bytes
-        self.closed = False
+        super().__init__(path, "w")
+        self._clip_bytes = clip_bytes
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
         if len(view) < MIB:
-            self._file.write(view)
-            return len(view)
-        begin = self._file.tell()
+            return super().write(view)
+        begin = self.seek(0, io.SEEK_CUR)
         for at in range(0, len(view), self._clip_bytes):
-            self._file.seek(begin + at)
-            self._file.write(view[at : at + 44])
-        self._file.seek(begin + len(view))
+            self.seek(begin + at)
+            super().write(view[at : at + 44])
+        self.seek(begin + len(view))
         return len(view)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self.closed = True
-        self._file.truncate()
-        self._file.close()
 
 
 def write_shard(path: Path) -> None:
