@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from prime_train.trainer.audio.log_mel import MelSettings as MelSettings
 from prime_train.trainer.audio.tables import Columns as Columns
 
 
-def batches(path: str | Path, batch: int, **settings: Any) -> AudioBatches:
-    """Endless batches (B, frames, mels) of the clips below `path`; `settings` as AudioBatches has them.
+def batches(path: str | Path | Sequence[str | Path], batch: int, **settings: Any) -> AudioBatches:
+    """Endless batches (B, frames, mels) of the clips below one path or several; `settings` as AudioBatches has them.
 
     With `state_dict` and `load_state_dict`, as torch's loaders have them. Raises UserError.
     """
-    return AudioBatches(Path(path), batch, **settings)
+    paths = (path,) if isinstance(path, str | Path) else path
+    return AudioBatches(tuple(map(Path, paths)), batch, **settings)

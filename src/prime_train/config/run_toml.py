@@ -32,6 +32,7 @@ _KEYS_OF_AUDIO = {
     "precision": ("compute", "tf32"),
 }
 _SOURCE_OF_AUDIO = ("path", "subset", "count")
+_DATA_OF_AUDIO = ("loader_workers", "sampling_probs")
 
 # Field of `rollouts_of` -> key, in a run that learns from rewards.
 _KEYS_OF_ROLLOUTS = {
@@ -103,7 +104,7 @@ def audio_schema() -> Table:
         table = fields[name].shape
         assert isinstance(table, Table)
         fields[name] = fields[name]._replace(shape=_narrow(table, keys))
-    fields["data"] = fields["data"]._replace(shape=_narrow(table_of(Data), ("loader_workers",), sources=sources))
+    fields["data"] = fields["data"]._replace(shape=_narrow(table_of(Data), _DATA_OF_AUDIO, sources=sources))
     return schema()._replace(fields=fields)
 
 

@@ -50,7 +50,7 @@ class Data:
     sources: Annotated[tuple[Source, ...], MinLen(1), Doc("The sources of text.")]
     sampling_probs: Annotated[
         tuple[Fraction, ...] | None,
-        Doc("One probability per source, with the sum 1; unset = in proportion to the numbers of documents."),
+        Doc("One probability per source, with the sum 1; unset = in proportion to the numbers of documents or clips."),
     ] = None
     sampling_unit: Annotated[
         Literal["documents", "tokens"],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.trainer.audio.chirps import write_clips
 from tests.system.cli.terminal import Terminal, write_program
 
 _DOWN, _ENTER, _ESCAPE, _CLEAR, _CTRL_C = b"\x1b[B", b"\r", b"\x1b", b"\x15", b"\x03"
@@ -77,12 +78,24 @@ def test_data_is_asked_for_and_looked_at(tmp_path: Path) -> None:
         assert terminal.end() == 130
 
 
-def test_audio_is_trained_by_a_command_alone(tmp_path: Path) -> None:
+def test_clips_are_asked_for_and_looked_at(tmp_path: Path) -> None:
+    made = write_clips(tmp_path / "clips", 24, 1.0)
+    with Started(tmp_path, "--offline") as terminal:
+        _answer(terminal, "What is trained", _DOWN, _DOWN, _DOWN, _ENTER)
+        _answer(terminal, "Which trainer", _ENTER)
+        _answer(terminal, "Which data", b"gone", _ENTER)
+        _answer(terminal, r"(?s)does\s+not\s+exist.*Which data", _CLEAR, made.parent.name.encode(), _ENTER)
+        terminal.wait_for(r"24\s+clips\s+in\s+1\s+files,\s+12\s+labels")
+        _answer(terminal, "Write it", _ENTER)
+        assert terminal.end() == 0
+    assert 'kind = "audio"' in (tmp_path / "run.toml").read_text(encoding="utf-8")
+
+
+def test_audio_is_trained_by_a_command_as_well(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('step 1')\n", encoding="utf-8")
     with Started(tmp_path, "--offline") as terminal:
         _answer(terminal, "What is trained", _DOWN, _DOWN, _DOWN, _ENTER)
-        terminal.wait_for(r"trains\s+on\s+text\s+alone")
-        _answer(terminal, "Which trainer", _ENTER)
+        _answer(terminal, "Which trainer", _DOWN, _ENTER)
         _answer(terminal, "Which command", b"python train.py", _ENTER)
         terminal.wait_for(r"sizes\s+are\s+those\s+of\s+the\s+command")
         _answer(terminal, "Write it", _DOWN, _ENTER)

@@ -111,7 +111,7 @@ def test_without_a_terminal_the_missing_flags_are_named(tmp_path: Path, given: t
         ((*_RL, *_SMALL, "--gpus", "1xh1000"), 2, "h100-80gb"),
         ((*_RL, *_SMALL, "--gpus", "0xh100-80gb"), 2, "0 GPUs"),
         ((*_RL, *_SMALL, "--task", "sftt"), 2, "did you mean sft"),
-        ((*_RL, *_SMALL, "--task", "audio"), 2, "audio is not trained yet"),
+        ((*_RL, *_SMALL, "--task", "audi"), 2, "did you mean audio"),
         ((*_RL, *_SMALL, "--env", "revers-text"), 2, "did you mean reverse-text"),
         ((*_RL, *_SMALL, "--env", "owner/quite-unheard-of"), 2, "--turns single"),
         ((*_RL, *_SMALL, "--env", "wordle", "--tools", "cloud"), 2, "sandbox"),

@@ -95,6 +95,26 @@ def test_a_renamed_key_of_prime_rl_is_named_with_its_successor(folder: Path) -> 
     assert on_key(of_sweep) == on_key(of_file) != set()
 
 
+def test_a_sweep_over_a_run_on_audio_is_judged_in_a_folder(folder: Path) -> None:
+    (folder / "base.toml").write_text(read_preset("audio-quickstart")[1].text)
+    changes = ("{encoder: {heads: 5}}", "{n_mels: 64}", "{window_size: 10000}", "{classes: 3}", "{clip_s: 2.0}")
+    listed = "".join(f"  - {{audio: {one}}}\n" for one in changes)
+    (folder / "s.yaml").write_text(f"base: base.toml\nconfigs:\n{listed}")
+    output, ok = check(["."], output_format="json")
+    assert not ok
+    found = [each for one in json.loads(output)["files"] for each in one["findings"]]
+    codes = {(each["code"], each["key"]) for each in found if each["severity"] == "error"}
+    named = ("audio.n_mels", "audio.window_size")
+    assert codes == {
+        ("AUD001", "audio.encoder.width"),
+        ("AUD003", "audio.classes"),
+        *(("CFG002", key) for key in named),
+    }
+    renamed, removed = ([each for each in found if each["key"] == key] for key in named)
+    assert "its name here is audio.mels" in renamed[0]["what"]
+    assert "no buffer is shuffled" in removed[0]["fix"]
+
+
 def test_a_sweep_over_the_config_of_another_trainer_is_judged(folder: Path) -> None:
     base = "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 16\nmain_process_ip: 10.0.0.1\n"
     (folder / "a.yaml").write_text(base + "main_process_port: 29500\n")

@@ -47,7 +47,7 @@ OF_TEXT = [
     ("[inference]\nengine = 'vllm'\n", "inference"),
     ("[batch]\nglobal_batch_tokens = 4096\n", "batch.global_batch_tokens"),
     ("[data]\nctx_tokens = 64\n", "data.ctx_tokens"),
-    ("[data]\nsampling_probs = [1.0]\n", "data.sampling_probs"),
+    ("[data]\nsampling_unit = 'tokens'\n", "data.sampling_unit"),
     ("[eval]\nprompts = ['a']\n", "eval.prompts"),
     ("[precision]\nfp8 = 'rowwise'\n", "precision.fp8"),
 ]
@@ -68,6 +68,26 @@ def test_text_has_no_clips_and_clips_no_text() -> None:
     text = BASE.replace('"audio"', '"pretrain"').replace("chirps", "python-stdlib")
     (fault,) = run_toml.read(f"{text}[audio]\nclip_s = 3.0\n", "text.toml").faults
     assert fault.what == 'audio is for clips, and run.kind is "pretrain"'
+
+
+SECOND = '[[data.sources]]\nkind = "audio"\npath = "clips/"\n[data]\nsampling_probs = [0.3, 0.7]\n'
+
+
+def test_several_sources_have_shares() -> None:
+    run = read(BASE + SECOND)
+    assert [source.kind for source in run.data.sources] == ["chirps", "audio"]
+    assert run.data.sampling_probs == (0.3, 0.7)
+    changed = replace(run, data=replace(run.data, sampling_probs=(0.5, 0.5)))
+    assert [each.name for each in list_changes(run, changed)] == ["data.sampling_probs"]
+
+
+@pytest.mark.parametrize("kind", ["files", "hf-dataset", "tokens", "python-stdlib"])
+def test_a_source_of_text_beside_clips_is_refused(kind: str) -> None:
+    text = BASE + SECOND.replace('"audio"', f'"{kind}"')
+    (fault,) = run_toml.read(text, "birds.toml").faults
+    assert (fault.code, fault.key) == (NOT_A_CHOICE, ("data", "sources", 1, "kind"))
+    assert kind in fault.what
+    assert "audio" in fault.fix
 
 
 CHANGES: dict[str, dict[str, Any]] = {

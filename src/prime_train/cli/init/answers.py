@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from prime_train.choose.wishes import BUNDLED, TASKS, Budget, ChosenData, GpuPlace, Task, Wishes
 from prime_train.choose.workload import EXECUTORS, TURNS, Workload, environment_names, find_workload
 from prime_train.cli.estimate.inputs import find_named_shape
-from prime_train.cli.init.flags import Flags
+from prime_train.cli.init.flags import AUDIO, Flags
 from prime_train.cli.init.place import find_cheapest, find_named
 from prime_train.cli.init.records import count_tokens, look_at_data
 from prime_train.cli.init.trainers import choose_trainers, refuse_data
@@ -66,18 +66,16 @@ def read_flags(flags: Flags) -> ReadAnswers:
 
 
 def check_task(task: str) -> Task:
-    """The task. Raises UserError for another word, and for one that the trainer does not know yet."""
+    """The task of a model of text. Raises UserError for another word."""
     if task in TASKS:
         return task
-    meant = nearest(task, TASKS)
-    why = "what is trained decides the format of data, the batch and the loss"
-    if task == "audio":
-        why = "the bundled trainer trains on text alone; a trainer of yours can be supervised as a command"
+    words = (*TASKS, AUDIO)
+    meant = nearest(task, words)
     raise UserError(
-        what="audio is not trained yet" if task == "audio" else f"{task!r} is no task",
+        what=f"{task!r} is no task",
         where=f"--task {task}",
-        why=why,
-        fix=f"did you mean {meant}?" if meant else f"one of {', '.join(TASKS)}; or --trainer command",
+        why="what is trained decides the format of data, the batch and the loss",
+        fix=f"did you mean {meant}?" if meant else f"one of {', '.join(words)}; or --trainer command",
     )
 
 

@@ -31,7 +31,7 @@ def _option(name: str, help_: str, metavar: str | None = None) -> Any:
 
 
 def init(
-    task: Annotated[str | None, _option("--task", "What is trained: pretrain, sft or rl.", "TASK")] = None,
+    task: Annotated[str | None, _option("--task", "What is trained: pretrain, sft, rl or audio.", "TASK")] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -98,6 +98,8 @@ def init(
       prime-train init --task rl --model Qwen/Qwen3-4B --gpus 1xrtx4090 --env reverse-text --yes
 
       prime-train init --task sft --model Qwen/Qwen3-8B --gpus cheapest --data chats.jsonl --budget-usd 50 --yes
+
+      prime-train init --task audio --data clips/ --yes
 
       prime-train init --github-actions --dry-run
     """

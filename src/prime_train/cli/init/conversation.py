@@ -14,7 +14,8 @@ from prime_train.choose.wishes import BUNDLED, TASKS
 from prime_train.choose.workload import EXECUTORS, TURNS, environment_names, find_workload
 from prime_train.cli.estimate.inputs import find_named_shape
 from prime_train.cli.init.answers import check_task, list_models, read_environment
-from prime_train.cli.init.flags import CHEAPEST, COMMAND, HERE, Flags
+from prime_train.cli.init.clips import look_at_clips
+from prime_train.cli.init.flags import AUDIO, CHEAPEST, COMMAND, HERE, Flags
 from prime_train.cli.init.place import find_here, parse_place
 from prime_train.cli.init.preview import Proposal
 from prime_train.cli.init.records import look_at_data
@@ -27,7 +28,7 @@ from prime_train.core.units import GIB
 _BACK = object()
 _KEYS = "(Esc: back, Ctrl-C: stop)"
 _TASKS = {"pretrain": "pretraining on text", "sft": "fine-tuning on chats (SFT)", "rl": "learning from rewards (RL)"}
-_AUDIO_TASK, _AUDIO = "audio", "audio, by a trainer of yours"
+_AUDIO = "an encoder on audio clips"
 _WRITE, _AGAIN = "write it", "change an answer"
 _MACHINES = ("on demand", "spot: cheaper, and taken away at any time")
 
@@ -116,6 +117,9 @@ def _questions() -> Iterator[Asked]:
     def is_ours(flags: Flags) -> bool:
         return not flags.is_command
 
+    def is_text(flags: Flags) -> bool:
+        return is_ours(flags) and flags.task != AUDIO
+
     def is_rl(flags: Flags) -> bool:
         return is_ours(flags) and flags.task == "rl"
 
@@ -128,10 +132,10 @@ def _questions() -> Iterator[Asked]:
     yield Asked("command", lambda _: _text(command, []), lambda flags: flags.trainer == COMMAND, _nothing)
     names = list_models()
     yield Asked(
-        "model", lambda _: _text("Which model: a folder, or a name on the hub?", names), is_ours, _look_at_model
+        "model", lambda _: _text("Which model: a folder, or a name on the hub?", names), is_text, _look_at_model
     )
     gpus = "Which GPUs: here, 1xrtx4090, 8xh100-80gb, 2x8xh100, or cheapest?"
-    yield Asked("gpus", lambda _: _text(gpus, [HERE, CHEAPEST], HERE), is_ours, _look_at_gpus)
+    yield Asked("gpus", lambda _: _text(gpus, [HERE, CHEAPEST], HERE), is_text, _look_at_gpus)
     yield Asked("env", lambda _: _text("Which environment?", environment_names(), "reverse-text"), is_rl, _look_at_env)
     yield Asked("turns", lambda _: _select("How many answers has a rollout?", TURNS), is_unknown, _nothing)
     yield Asked("tools", lambda _: _select("Where do its tools run?", EXECUTORS), is_unknown, _look_at_env)
@@ -140,13 +144,13 @@ def _questions() -> Iterator[Asked]:
     yield Asked(
         "spot",
         lambda _: _select("Which machines?", _MACHINES),
-        lambda flags: is_ours(flags) and flags.gpus != HERE,
+        lambda flags: is_text(flags) and flags.gpus != HERE,
         _nothing,
         lambda answer: answer == _MACHINES[1],
     )
     usd, hours = "The most that it may cost, in USD", "The longest that it may take, in hours"
-    yield Asked("budget_usd", lambda _: _amount(f"{usd} (empty: no limit)?"), is_ours, _nothing, _read_amount)
-    yield Asked("budget_hours", lambda _: _amount(f"{hours} (empty: no limit)?"), is_ours, _nothing, _read_amount)
+    yield Asked("budget_usd", lambda _: _amount(f"{usd} (empty: no limit)?"), is_text, _nothing, _read_amount)
+    yield Asked("budget_hours", lambda _: _amount(f"{hours} (empty: no limit)?"), is_text, _nothing, _read_amount)
 
 
 def _nothing(_: Flags) -> str:
@@ -182,13 +186,11 @@ def _read_amount(answer: str) -> float | None:
 
 def _ask_task(_: Flags) -> Any:
     choices = [questionary.Choice(_TASKS[task], task) for task in TASKS]
-    return _select("What is trained?", [*choices, questionary.Choice(_AUDIO, _AUDIO_TASK)])
+    return _select("What is trained?", [*choices, questionary.Choice(_AUDIO, AUDIO)])
 
 
 def _look_at_task(flags: Flags) -> str:
-    if flags.task == _AUDIO_TASK:
-        return "the bundled trainer trains on text alone; a trainer of yours is supervised as a command"
-    return check_task(flags.task or "") and ""
+    return "" if flags.task == AUDIO else check_task(flags.task or "") and ""
 
 
 def _ask_trainer(flags: Flags) -> Any:
@@ -200,7 +202,7 @@ def _ask_trainer(flags: Flags) -> Any:
         "prime-rl": f"prime-rl {found}, found here" if found else "prime-rl, not found here",
         COMMAND: "a command: a trainer of yours",
     }
-    able = {"rl": list(words), "sft": list(words)[1:], _AUDIO_TASK: [COMMAND]}.get(flags.task or "", [BUNDLED, COMMAND])
+    able = {"rl": list(words), "sft": list(words)[1:]}.get(flags.task or "", [BUNDLED, COMMAND])
     return _select("Which trainer?", [questionary.Choice(words[name], name) for name in able])
 
 
@@ -227,5 +229,7 @@ def _look_at_env(flags: Flags) -> str:
 
 
 def _look_at_records(flags: Flags) -> str:
+    if flags.task == AUDIO:
+        return "\n".join(look_at_clips(flags.data or "", flags.subset)[1])
     _, lines = look_at_data(flags.data or "", check_task(flags.task or ""), flags.subset)
     return "\n".join(lines)

@@ -9,6 +9,8 @@ from prime_train.core.errors import UserError
 COMMAND = "command"  # of --trainer: a trainer that is not ours
 CHEAPEST = "cheapest"
 HERE = "here"
+AUDIO = "audio"  # of --task: an encoder on clips, which needs no model
+_OF_AUDIO = ("task", "trainer", "gpus", "data", "subset", "steps", "name", "offline")
 
 
 class Flags(NamedTuple):
@@ -47,6 +49,8 @@ class Flags(NamedTuple):
         """The flags without which nothing can be chosen."""
         if self.is_command:
             return [] if self.command is not None else ["--command"]
+        if self.task == AUDIO:
+            return [] if self.data is not None else ["--data"]
         lacking = [f"--{name}" for name in ("task", "model", "gpus") if getattr(self, name) is None]
         if self.task == "rl" and self.env is None:
             lacking.append("--env")
@@ -66,6 +70,8 @@ class Flags(NamedTuple):
                 where = f"--{name.replace('_', '-')}"
                 raise UserError(f"{amount:g} is no amount", where, "it is a number above zero", f"{where} 50")
         if not self.is_command:
+            if self.task == AUDIO:
+                self._refuse_for_audio()
             return
         unused = [name for name in self.list_given() if name not in ("task", "trainer", "command", "name", "offline")]
         if self.trainer not in ("auto", COMMAND):
@@ -76,4 +82,16 @@ class Flags(NamedTuple):
                 where=f"--trainer {COMMAND}" if self.command is None else f"--command {self.command!r}",
                 why="a command has its sizes in its own flags and files, and none is chosen for it",
                 fix=f"leave --{unused[0].replace('_', '-')} out, or choose another trainer",
+            )
+
+    def _refuse_for_audio(self) -> None:
+        unused = [f"--{name.replace('_', '-')}" for name in self.list_given() if name not in _OF_AUDIO]
+        if self.trainer not in ("auto", "bundled"):
+            unused.append(f"--trainer {self.trainer}")
+        if unused:
+            raise UserError(
+                what=f"{unused[0]} decides nothing of a run on audio",
+                where=f"--task {AUDIO}",
+                why="the bundled trainer trains an encoder from random weights on crops of clips",
+                fix=f"leave {unused[0]} out; the encoder is in [audio.encoder] of the file that is written",
             )

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prime_train.choose.audio import draft_audio
 from prime_train.choose.choose import choose
+from prime_train.choose.draft import Setting
 from prime_train.choose.wishes import BUNDLED, Wishes
 from prime_train.cli.init.answers import read_flags
-from prime_train.cli.init.flags import COMMAND, HERE, Flags
+from prime_train.cli.init.clips import read_audio_flags
+from prime_train.cli.init.flags import AUDIO, COMMAND, HERE, Flags
 from prime_train.cli.init.trainers import find_prime_rl
 from prime_train.cli.terminal.render import fit_terminal, painter
 from prime_train.config import detect
@@ -61,6 +64,8 @@ def propose(flags: Flags, path: str) -> Proposal:
     """The config that is chosen for the flags, or that their command stands for. Raises UserError."""
     if flags.command is not None:
         return _propose_command(flags.command, flags, path)
+    if flags.task == AUDIO:
+        return _propose_audio(flags, path)
     answered = read_flags(flags)
     chosen = choose(answered.wishes, store.load(store.today()), path)
     hardware, machines = answered.wishes.place.hardware, answered.wishes.place.machines
@@ -70,7 +75,7 @@ def propose(flags: Flags, path: str) -> Proposal:
         fix = "a smaller model, --lora or more GPUs"
         raise UserError("the config does not fit", path, "nothing with an error is written", fix, ExitCode.FINDINGS)
     found = estimate_document(chosen.estimate)
-    settings = [{"key": one.key, "value": one.value, "why": one.why or None} for one in chosen.draft.settings]
+    settings = list(map(_describe, chosen.draft.settings))
     more = {"trainer": chosen.trainer, "settings": settings, "estimate": found}
     shown = "\n".join((*answered.notes, "", _show(judged, estimate_view.text(found, painter(sys.stderr)))))
     return Proposal(
@@ -79,6 +84,28 @@ def propose(flags: Flags, path: str) -> Proposal:
         _list_next_steps(judged, answered.wishes, chosen.trainer, path),
         _to_document(judged, chosen.text, answered.notes, more),
     )
+
+
+def _propose_audio(flags: Flags, path: str) -> Proposal:
+    """The config of an encoder on the clips that --data names. Its memory and time are left to `estimate`."""
+    wishes, notes = read_audio_flags(flags)
+    draft = draft_audio(wishes)
+    on = f"{wishes.gpus}x{wishes.gpu}" if wishes.gpus else "the CPU"
+    text = draft.text(f"An encoder on the clips of {wishes.path}, for {on}, by `prime-train init`.")
+    reading = detect.read(text, path)
+    assert not reading.faults, reading.faults
+    gpus = None if flags.gpus in (None, HERE) else parse_gpus(f"{wishes.gpus // wishes.machines}x{wishes.gpu}")
+    judged = _judge(reading, ProbeOptions(flags.offline, False, None, gpus), _is_of_machine)
+    steps = (f"prime-train data audio scan {shlex.quote(wishes.path)} --decode", f"prime-train estimate {path}")
+    more = {"trainer": BUNDLED, "settings": [_describe(one) for one in draft.settings], "estimate": None}
+    document = _to_document(judged, text, notes, more)
+    return Proposal(
+        text, _show(judged, "\n".join(notes)), "\n  ".join(("next", *steps, *_list_commands(path))), document
+    )
+
+
+def _describe(setting: Setting) -> dict[str, Any]:
+    return {"key": setting.key, "value": setting.value, "why": setting.why or None}
 
 
 def _propose_command(command: str, flags: Flags, path: str) -> Proposal:

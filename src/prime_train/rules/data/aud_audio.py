@@ -64,14 +64,28 @@ def _find_misfits(audio: Audio) -> Iterator[Problem]:
 
 
 @rule("AUD002", Severity.ERROR)
-def clips_of_one_source(run: RunSpec) -> Problems:
-    """A run on audio reads one source, and no other run reads clips.
+def sources_of_clips_wrong(run: RunSpec) -> Problems:
+    """A run on audio reads each source once, and no other run reads clips.
 
-    the rows of all files are numbered in one table, which no text has
+    a clip that two sources have would be held out and trained on, and text has no clips
 
-    Source: trainer/audio/sources.py.
+    With `data.sampling_probs` each batch has clips from all sources, so `audio.block_shuffle` reads no file after
+    the other.
+
+    Source: trainer/audio/sources.py, trainer/audio/order.py.
 
     Bad (audio):
+        [[data.sources]]
+        kind = "audio"
+        path = "clips/"
+        [[data.sources]]
+        kind = "audio"
+        path = "clips"
+    Bad (audio):
+        [audio]
+        block_shuffle = 8
+        [data]
+        sampling_probs = [0.5, 0.5]
         [[data.sources]]
         kind = "audio"
         path = "clips/"
@@ -84,9 +98,14 @@ def clips_of_one_source(run: RunSpec) -> Problems:
         [[data.sources]]
         kind = "audio"
     Good (audio):
+        [data]
+        sampling_probs = [0.8, 0.2]
         [[data.sources]]
         kind = "audio"
         path = "clips/"
+        [[data.sources]]
+        kind = "audio"
+        path = "more.arrow"
     """
     sources = run.data.sources
     if run.audio is None:
@@ -95,12 +114,22 @@ def clips_of_one_source(run: RunSpec) -> Problems:
                 what = f"clips have no text, and `run.kind` is {run.run.kind}"
                 yield Problem(f"data.sources.{number}.kind", what, fix='`run.kind` = "audio", or a source of text')
         return
-    if len(sources) > 1:
-        fix = "put the files into one folder, and name it in one source"
-        yield Problem("data.sources", f"there are {len(sources)} sources of clips", fix=fix)
+    if run.audio.block_shuffle and run.data.sampling_probs is not None:
+        what = f"{run.audio.block_shuffle}, and `data.sampling_probs` takes clips from all sources for each batch"
+        yield suggest("audio.block_shuffle", what, 0)
+    earlier: dict[tuple[str, str | None], int] = {}
     for number, source in enumerate(sources):
-        if source.kind == "audio" and not source.path:
+        if source.kind != "audio":
+            continue
+        if not source.path:
             yield lacks(f"data.sources.{number}", "audio", "path", 'path = "clips/"')
+            continue
+        first = earlier.setdefault((source.path.rstrip("/"), source.subset), number)
+        if first != number:
+            what = f"{source.path} is `data.sources.{first}` already"
+            yield Problem(
+                f"data.sources.{number}.path", what, fix="take one out; `data.sampling_probs` weighs the other"
+            )
 
 
 @rule("AUD003", Severity.ERROR)
@@ -129,7 +158,11 @@ def labels_do_not_fit(run: RunSpec) -> Problems:
         return
     if audio.objective == "supervised" and not audio.label_field:
         yield suggest("audio.label_field", "it is empty, and `audio.objective` is supervised", "label")
-    elif audio.classes is not None and audio.classes < _CHIRPS and run.data.sources[0].kind == "chirps":
+    elif (
+        audio.classes is not None
+        and audio.classes < _CHIRPS
+        and any(source.kind == "chirps" for source in run.data.sources)
+    ):
         yield suggest("audio.classes", f"{audio.classes}, and chirps have {_CHIRPS} labels", _CHIRPS)
 
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.trainer.audio.log_mel import Floats, MelSettings
-from prime_train.trainer.audio.order import ClipOrder
+from prime_train.trainer.audio.order import ClipOrder, count_quotas
 from prime_train.trainer.audio.samples import BrokenClip, SampleMaker, SampleParts
-from prime_train.trainer.audio.tables import NO_LABEL, Columns, open_clips
+from prime_train.trainer.audio.tables import NO_LABEL, ClipTable, Columns, open_sources
 from prime_train.trainer.audio.workers import AudioWorkers, make_here
 from prime_train.trainer.data.order import Integers
 
@@ -42,13 +42,14 @@ class AudioBatch:
 class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"]):
     """The batches of one rank. Rank r of R has the places r * B to r * B + B of each R * B places.
 
+    `paths`: one source or several. `probs`: the share of each source; None = by the rows that each has.
     `held_out`: as a fraction, the rows that no batch has. `on_broken` = "fail" raises UserError at the first broken
     clip; "skip" takes another row, until more than `most_broken` of all samples were broken.
     """
 
     def __init__(
         self,
-        path: Path,
+        paths: Path | Sequence[Path],
         batch: int,
         *,
         seed: int = 0,
@@ -63,18 +64,20 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         on_broken: str = "skip",
         most_broken: float = 0.02,
         held_out: float = 0.0,
+        probs: Sequence[float] | None = None,
     ) -> None:
         columns = columns or Columns()
-        table, _ = open_clips(path, columns).hold_out(held_out)
+        paths = (paths,) if isinstance(paths, Path) else tuple(paths)
+        table, _ = open_sources(paths, columns).hold_out(held_out)
         blocks = table.starts[::block_shards] if block_shards else ()
         if blocks and blocks[-1] != table.rows:
             blocks = (*blocks, table.rows)
-        order = ClipOrder(table.rows, seed, blocks)
+        order = ClipOrder(table.rows, seed, blocks) if probs is None else _mix_sources(table, seed, probs, block_shards)
         self._maker = SampleMaker(table, order, mel or MelSettings(), clip_s, columns, held_out)
         self._batch, self._rank, self._ranks = batch, rank, ranks
         self._next = 0  # the place after the batches that were returned, of all ranks
         self._asked: deque[tuple[int, int]] = deque()  # (slot, place) of the batches that workers make
-        self._workers = AudioWorkers(self._maker, path, batch, _SLOTS, workers, threads) if workers else None
+        self._workers = AudioWorkers(self._maker, paths, batch, _SLOTS, workers, threads) if workers else None
         self._on_broken, self._most_broken = on_broken, most_broken
         self._made = 0
         self.broken: Counter[BrokenClip] = Counter()
@@ -116,14 +119,15 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         """The position after the batches that were returned, the same on every rank. JSON-able."""
         order, table = self._maker.order, self._maker.table
         named = {"version": VERSION, "samples": self._next, "seed": order.seed, "rows": self.rows}
-        return named | {"files": table.identity, "blocks": list(order.blocks)}
+        mixed = {"quotas": list(order.quotas)} if order.quotas else {}
+        return named | mixed | {"files": table.identity, "blocks": list(order.blocks)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a position. Raises UserError where it is that of another table or seed."""
         own = self.state_dict()
-        for name in ("version", "seed", "rows", "files", "blocks"):
-            if state.get(name) != own[name]:
-                what = f"the position has {name} {state.get(name)}, and these clips have {own[name]}"
+        for name in ("version", "seed", "rows", "files", "blocks", "quotas"):
+            if state.get(name) != own.get(name):
+                what = f"the position has {name} {state.get(name)}, and these clips have {own.get(name)}"
                 why = "a position counts the samples of one order of the same rows"
                 fix = "give the same files and seed, or begin a run with another name"
                 raise UserError(what, "data.sources", why, fix)
@@ -163,6 +167,24 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _mix_sources(table: ClipTable, seed: int, probs: Sequence[float], block_shards: int) -> ClipOrder:
+    """The order that takes a share from each source. Raises UserError."""
+    starts = table.source_starts
+    sizes, where = np.diff(starts), "data.sampling_probs"
+    if block_shards:
+        why = "each batch has clips from all sources, so no file is read after the other"
+        raise UserError("it is given with audio.block_shuffle", where, why, "audio.block_shuffle = 0")
+    if len(probs) != len(sizes) or min(probs) < 0 or not sum(probs) > 0:
+        why = "each source is read with a share for itself"
+        raise UserError(f"it is {list(probs)} for {len(sizes)} sources", where, why, "give one share for each source")
+    quotas = count_quotas(table.rows, probs)
+    for number, (size, quota) in enumerate(zip(sizes, quotas, strict=True)):
+        if quota and not size:
+            what, why = f"source {number} has no clip beside those that are held out", "a batch has clips from it"
+            raise UserError(what, where, why, "give it more clips, or take it out")
+    return ClipOrder(table.rows, seed, starts, quotas)
 
 
 def pad_labels(labels: Sequence[Sequence[int]]) -> Integers:

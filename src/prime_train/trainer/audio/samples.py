@@ -55,7 +55,7 @@ class SampleMaker:
         """
         broken: list[BrokenClip] = []
         for tried in range(MOST_TRIES):
-            chosen = row if tried == 0 else self.order.other_row(place, tried)
+            chosen = row if tried == 0 else self.order.other_row(place, tried, row)
             try:
                 frames = self._write(chosen, self.order.crop_at(place, chosen), out)
             except ClipError as error:

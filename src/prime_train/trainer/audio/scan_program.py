@@ -10,7 +10,7 @@ import os
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.trainer.audio.clips import ClipError, ClipInfo, read_crop, read_info
+from prime_train.trainer.audio.columns import find_columns
 from prime_train.trainer.audio.log_mel import MelSettings
 from prime_train.trainer.audio.pictures import draw_spectrograms
 from prime_train.trainer.audio.tables import ClipTable, Columns, open_clips
@@ -43,9 +44,12 @@ class _ClipCounts:
 def main() -> int:
     given = json.load(sys.stdin)
     try:
-        columns = Columns(audio=given["audio_field"], label=given["label_field"])
-        table = open_clips(Path(given["path"]), columns)
-        result = scan(table, given["clip_s"], MelSettings(), decode=given["decode"])
+        path = Path(given["path"])
+        named = given["audio_field"] is not None
+        columns = Columns(audio=given["audio_field"], label=given["label_field"]) if named else find_columns(path)
+        table = open_clips(path, columns)
+        result = scan(table, given["clip_s"], MelSettings(), decode=given["decode"], most_rows=given.get("most_rows"))
+        result["columns"] = asdict(columns)
         if given["picture"]:
             result["picture"] = draw_spectrograms(table, Path(given["picture"]), given["clip_s"], MelSettings())
     except UserError as error:
@@ -60,21 +64,26 @@ def _print(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def scan(table: ClipTable, clip_s: float, mel: MelSettings, *, decode: bool) -> dict[str, Any]:
-    """What the clips are. `clip_s`: the length of a crop, in seconds."""
+def scan(
+    table: ClipTable, clip_s: float, mel: MelSettings, *, decode: bool, most_rows: int | None = None
+) -> dict[str, Any]:
+    """What the clips are. `clip_s`: the length of a crop, in seconds. `most_rows` are opened, spread over all."""
     found = _ClipCounts()
-    _print({"phase": "reading clips", "total": table.rows})
+    count = min(table.rows, most_rows or table.rows)
+    chosen = (np.arange(count) * table.rows // count).tolist()
+    _print({"phase": "reading clips", "total": count})
     look = partial(_look, table, clip_s, mel, decode=decode)
     with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-        for first in range(0, table.rows, _REPORTED_ROWS):  # not all at once: each waiting row takes memory
-            rows = range(first, min(first + _REPORTED_ROWS, table.rows))
+        for first in range(0, count, _REPORTED_ROWS):  # not all at once: each waiting row takes memory
+            rows = chosen[first : first + _REPORTED_ROWS]
             for row, (info, problem) in zip(rows, threads.map(look, rows), strict=True):
                 _count(found, table, row, info, problem)
             _print({"done": len(rows)})
     labels = table.count_labels()
-    without = sum(not table.read_labels(row) for row in range(table.rows))
+    of_rows = [len(table.read_labels(row)) for row in range(table.rows)]
     return {
         "rows": table.rows,
+        "scanned": count,
         "files": len(table.parts),
         "hours": round(sum(found.seconds) / 3600, 3),
         "seconds": {f"{at:g}": round(float(np.quantile(found.seconds, at)), 3) for at in _LENGTHS if found.seconds},
@@ -87,7 +96,8 @@ def scan(table: ClipTable, clip_s: float, mel: MelSettings, *, decode: bool) -> 
         "broken_reasons": dict(found.reasons.most_common(_SHOWN)),
         "broken_rows": found.broken,
         "labels": int((labels > 0).sum()),
-        "without_label": without,
+        "without_label": of_rows.count(0),
+        "most_labels": max(of_rows),
         "rarest_label": int(labels[labels > 0].min()) if labels.any() else 0,
         "commonest_label": int(labels.max()) if labels.any() else 0,
         "decoded": decode,

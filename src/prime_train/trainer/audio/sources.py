@@ -13,17 +13,20 @@ from prime_train.trainer.audio.log_mel import MelSettings
 from prime_train.trainer.audio.tables import ClipTable, Columns
 
 
-def find_clips(run: RunSpec) -> Path:
-    """The file or folder with the clips, made or downloaded where it is not there. Raises UserError."""
-    sources = run.data.sources
-    if len(sources) != 1:
-        what, why = f"it has {len(sources)} entries", "all clips are numbered in one table"
-        raise UserError(what, "data.sources", why, "put the files into one folder, and name it in one source")
-    (source,) = sources
+def find_clips(run: RunSpec) -> tuple[Path, ...]:
+    """The file or folder with the clips of each source, made or downloaded if it is not there. Raises UserError."""
+    return tuple(_find_source(number, source) for number, source in enumerate(run.data.sources))
+
+
+def _find_source(number: int, source: Source) -> Path:
     if source.kind == "chirps":
-        return write_clips(Path(cache_path("chirps")), source.count)
+        # With the number as the seed, because clips that two sources share would be held out and trained on.
+        return write_clips(Path(cache_path("chirps")), source.count, seed=number)
+    if source.kind != "audio":
+        what, why = f'kind = "{source.kind}" has text', "an encoder learns from clips alone"
+        raise UserError(what, f"data.sources.{number}", why, 'kind = "audio", or another run for the text')
     if not source.path:
-        raise UserError('kind = "audio" has no path', "data.sources", "it names the clips", 'path = "clips/"')
+        raise UserError('kind = "audio" has no path', f"data.sources.{number}", "it names the clips", 'path = "clips/"')
     path = Path(source.path).expanduser()
     # A dataset has one slash in its name; any other missing path is mistyped.
     if path.exists() or source.path.count("/") != 1 or source.path.startswith((".", "/", "~")):

@@ -38,6 +38,7 @@ _MOST_TABLE_BYTES = 2**30  # of a table of labels
 _MOST_UNPACKED_BYTES = 4 * 2**20  # that reading a mapped batch may take
 _COPIED_ROWS = 64  # of a parquet file at once
 NO_LABEL = -1
+LABELS = "labels.csv"  # of a folder with clips
 
 Labels = tuple[int, ...]  # none, one, or several of one clip
 
@@ -86,6 +87,14 @@ class ArrowFile:
         value = batch.column(1)[at].as_py()
         return tuple(label for label in (value if isinstance(value, list) else [value]) if label is not None)
 
+    def list_labels(self) -> Integers:
+        """The labels of all rows, one after the other, (N,)."""
+        columns = [batch.column(1) for batch in self._batches] if self.columns.label is not None else []
+        flat = [column.flatten() if hasattr(column, "flatten") else column for column in columns]
+        # Not a row at a time: a million rows would take seconds on every rank.
+        numbers = [one.drop_null().cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False) for one in flat]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *numbers])
+
     @property
     def known_name(self) -> str:
         """The name of the file that a user knows."""
@@ -120,6 +129,9 @@ class Folder:
     def read_labels(self, row: int) -> Labels:
         return self.labels[row]
 
+    def list_labels(self) -> Integers:
+        return np.array([label for labels in self.labels for label in labels], dtype=np.int64)
+
     def describe(self, row: int) -> str:
         return self.files[row]
 
@@ -131,6 +143,7 @@ class ClipTable:
     parts: tuple[ArrowFile | Folder, ...]
     ends: tuple[int, ...] = field(default=())
     chosen: Integers | None = None  # (rows,), None = all
+    source_ends: tuple[int, ...] = ()  # of all rows, where there are several sources
 
     @property
     def rows(self) -> int:
@@ -141,15 +154,21 @@ class ClipTable:
     @property
     def starts(self) -> tuple[int, ...]:
         """The first row of each file, and the number of all rows."""
-        if self.chosen is None:
-            return (0, *self.ends)
-        return tuple(np.searchsorted(self.chosen, (0, *self.ends)).tolist())
+        return self._find_chosen((0, *self.ends))
+
+    @property
+    def source_starts(self) -> tuple[int, ...]:
+        """The first row of each source, and the number of all rows."""
+        return self._find_chosen((0, *(self.source_ends or self.ends[-1:])))
+
+    def _find_chosen(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        return at if self.chosen is None else tuple(np.searchsorted(self.chosen, at).tolist())
 
     @cached_property
     def identity(self) -> str:
         """A hash of what gives a row its number: the names of all files and their rows."""
         named = [(part.files if isinstance(part, Folder) else part.known_name, part.rows) for part in self.parts]
-        return sha256(repr(named).encode()).hexdigest()[:16]
+        return sha256(repr((named, self.source_ends) if self.source_ends else named).encode()).hexdigest()[:16]
 
     def read_clip(self, row: int) -> bytes | memoryview:
         part, at = self._find(row)
@@ -161,10 +180,16 @@ class ClipTable:
 
     def describe(self, row: int) -> str:
         part, at = self._find(row)
-        return part.describe(at)
+        source = bisect.bisect_right(self.source_ends, self._number(row))
+        # Two sources may have files with the same name.
+        return f"data.sources.{source}: {part.describe(at)}" if self.source_ends else part.describe(at)
+
+    def _number(self, row: int) -> int:
+        """The number of a row among all rows."""
+        return row if self.chosen is None else int(self.chosen[row])
 
     def _find(self, row: int) -> tuple[ArrowFile | Folder, int]:
-        at = row if self.chosen is None else int(self.chosen[row])
+        at = self._number(row)
         which = bisect.bisect_right(self.ends, at)
         return self.parts[which], at - (self.ends[which - 1] if which else 0)
 
@@ -183,17 +208,18 @@ class ClipTable:
 
     def count_labels(self) -> Integers:
         """How many clips have each label, (labels,). Raises UserError for a label that no model can have."""
-        counts = np.zeros(0, dtype=np.int64)
-        for row in range(self.rows):
-            for label in self.read_labels(row):
-                if not 0 <= label < MOST_LABELS:
-                    what = f"{self.describe(row)} has the label {label}"
-                    why = f"a label is a number from 0 to {MOST_LABELS - 1:,}"
-                    raise UserError(what, "data.sources", why, "number the labels from 0, without gaps")
-                if label >= len(counts):
-                    counts = np.pad(counts, (0, label + 1 - len(counts)))
-                counts[label] += 1
-        return counts
+        assert self.chosen is None, "labels are counted before any row is held out"
+        labels = np.concatenate([part.list_labels() for part in self.parts])
+        if len(labels) and not 0 <= labels.min() <= labels.max() < MOST_LABELS:
+            raise self._refuse_label()
+        return np.bincount(labels)
+
+    def _refuse_label(self) -> UserError:
+        """The error for the first label that no model can have."""
+        every = ((row, label) for row in range(self.rows) for label in self.read_labels(row))
+        row, wrong = next((row, label) for row, label in every if not 0 <= label < MOST_LABELS)
+        what, why = f"{self.describe(row)} has the label {wrong}", f"a label is a number from 0 to {MOST_LABELS - 1:,}"
+        return UserError(what, "data.sources", why, "number the labels from 0, without gaps")
 
 
 def open_clips(path: Path, columns: Columns) -> ClipTable:
@@ -201,7 +227,7 @@ def open_clips(path: Path, columns: Columns) -> ClipTable:
 
     Raises UserError in four parts.
     """
-    files = _list_files(path)
+    files = list_files(path)
     tables = [file for file in files if file.suffix in (ARROW, PARQUET)]
     if tables:
         parts: tuple[ArrowFile | Folder, ...] = tuple(_open_table(file, columns) for file in tables)
@@ -215,7 +241,17 @@ def open_clips(path: Path, columns: Columns) -> ClipTable:
     return ClipTable(parts, ends)
 
 
-def _list_files(path: Path) -> list[Path]:
+def open_sources(paths: Sequence[Path], columns: Columns) -> ClipTable:
+    """One table with the rows of several sources, one after the other. Raises UserError."""
+    tables = [open_clips(path, columns) for path in paths]
+    if len(tables) == 1:
+        return tables[0]
+    parts = tuple(part for table in tables for part in table.parts)
+    source_ends = tuple(accumulate(table.rows for table in tables))
+    return ClipTable(parts, tuple(accumulate(part.rows for part in parts)), source_ends=source_ends)
+
+
+def list_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -284,18 +320,27 @@ def _cut_columns(batches: Iterator[Any], columns: Columns, path: Path) -> Iterat
         yield cut
 
 
-def _check_audio(found: Any, name: str, path: Path) -> None:
+def is_audio(found: Any) -> bool:
+    """Whether a column of this type has compressed clips: bytes, alone or as `bytes` in a struct."""
     content = found.field("bytes").type if pa.types.is_struct(found) and found.get_field_index("bytes") >= 0 else found
-    if not (pa.types.is_binary(content) or pa.types.is_large_binary(content)):
+    return bool(pa.types.is_binary(content) or pa.types.is_large_binary(content))
+
+
+def is_label(found: Any) -> bool:
+    """Whether a column of this type has labels: integers, one of a clip or a list of them."""
+    inner = found.value_type if pa.types.is_list(found) or pa.types.is_large_list(found) else found
+    return bool(pa.types.is_integer(inner) or pa.types.is_null(inner))
+
+
+def _check_audio(found: Any, name: str, path: Path) -> None:
+    if not is_audio(found):
         why = "a clip is compressed bytes, alone or as `bytes` in a struct, as Hugging Face's Audio stores it"
         fix = "write the data set with the bytes of the clips: dataset.cast_column(NAME, Audio(decode=False))"
         raise UserError(f"its column {name} is {found}", str(path), why, fix)
 
 
 def _check_label(found: Any, name: str, path: Path) -> None:
-    is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
-    inner = found.value_type if is_list else found
-    if not (pa.types.is_integer(inner) or pa.types.is_null(inner)):
+    if not is_label(found):
         why = "labels are numbers from 0, one of a clip or a list of them"
         fix = f'number them: dataset = dataset.class_encode_column("{name}"), and save it again'
         raise UserError(f"its column {name} is {found}, not int64", str(path), why, fix)
@@ -338,7 +383,7 @@ def _open_folder(root: Path, files: Sequence[Path], columns: Columns) -> Folder:
     folder = root if root.is_dir() else root.parent
     if columns.label is None:
         return Folder(folder, names, ((),) * len(names))
-    table = folder / "labels.csv"
+    table = folder / LABELS
     labels = _read_labels(table, columns.label)
     unknown = [name for name in names if name not in labels]
     if unknown:

@@ -19,7 +19,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.trainer.audio.log_mel import Floats, MelSettings
 from prime_train.trainer.audio.order import ClipOrder
 from prime_train.trainer.audio.samples import SampleMaker
-from prime_train.trainer.audio.tables import Columns, open_clips
+from prime_train.trainer.audio.tables import Columns, open_sources
 
 
 def main(requests: TextIO, answers: TextIO) -> int:
@@ -54,12 +54,13 @@ def _make_part(
 def build_maker(given: dict[str, Any]) -> SampleMaker:
     """The maker that `describe_maker` described. Raises UserError."""
     columns = Columns(**given["columns"])
-    table, _ = open_clips(Path(given["path"]), columns).hold_out(given["held_out"])
+    paths = given["paths"]
+    table, _ = open_sources(list(map(Path, paths)), columns).hold_out(given["held_out"])
     # Each process opens the files itself, and another number of rows would be another order.
     if table.identity != given["identity"]:
         what, why = "the files of the clips have changed since the start", "each row has its number by all files"
-        raise UserError(what, given["path"], why, "start again when nothing writes there", ExitCode.OUT_OF_REACH)
-    order = ClipOrder(table.rows, given["seed"], tuple(given["blocks"]))
+        raise UserError(what, ", ".join(paths), why, "start again when nothing writes there", ExitCode.OUT_OF_REACH)
+    order = ClipOrder(table.rows, given["seed"], tuple(given["blocks"]), tuple(given["quotas"]))
     return SampleMaker(table, order, MelSettings(**given["mel"]), given["clip_s"], columns, given["held_out"])
 
 

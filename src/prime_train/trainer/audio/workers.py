@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +27,9 @@ _END_S = 10.0
 class AudioWorkers:
     """`workers` processes with shared memory for `slots` batches. Close it, or use it in a `with` block."""
 
-    def __init__(self, maker: SampleMaker, path: Path, batch: int, slots: int, workers: int, threads: int) -> None:
+    def __init__(
+        self, maker: SampleMaker, paths: Sequence[Path], batch: int, slots: int, workers: int, threads: int
+    ) -> None:
         self.workers = workers
         mel = maker.mel
         # Not in /dev/shm, which has 64 MiB in a container by default.
@@ -34,7 +37,7 @@ class AudioWorkers:
         os.ftruncate(self._descriptor, slots * batch * mel.frames * mel.mels * 4)
         self._slots = map_slots(self._descriptor, slots, batch, mel)
         given = {
-            "maker": _describe_maker(maker, path),
+            "maker": _describe_maker(maker, paths),
             "descriptor": self._descriptor,
             "slots": slots,
             "batch": batch,
@@ -116,14 +119,15 @@ class AudioWorkers:
             self._descriptor = -1
 
 
-def _describe_maker(maker: SampleMaker, path: Path) -> dict[str, Any]:
+def _describe_maker(maker: SampleMaker, paths: Sequence[Path]) -> dict[str, Any]:
     """What `build_maker` builds an equal one from, JSON-able."""
     return {
-        "path": str(path),
+        "paths": list(map(str, paths)),
         "identity": maker.table.identity,
         "columns": asdict(maker.columns),
         "seed": maker.order.seed,
         "blocks": list(maker.order.blocks),
+        "quotas": list(maker.order.quotas),
         "mel": asdict(maker.mel),
         "clip_s": maker.clip_s,
         "held_out": maker.held_out,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,7 @@ from prime_train.trainer.audio.learning.probes import HeldOutProbe
 from prime_train.trainer.audio.order import ClipOrder
 from prime_train.trainer.audio.samples import SampleMaker
 from prime_train.trainer.audio.sources import columns_of, count_classes, find_clips, mel_of
-from prime_train.trainer.audio.tables import ClipTable, open_clips
+from prime_train.trainer.audio.tables import ClipTable, open_sources
 from prime_train.trainer.build import Ready, gather_state, spread_training
 from prime_train.trainer.device import Device
 from prime_train.trainer.evaluation.evaluate import Evaluation
@@ -45,8 +46,8 @@ _NAMED = 5  # broken clips in an event
 def load_audio(run: RunSpec, world: World) -> Work[AudioMicroBatch]:
     """The clips in data.sources and the encoder in [audio]. Raises UserError."""
     # One rank per machine makes or downloads them, because the others would write the same files.
-    path = world.load_in_turn(partial(find_clips, run)) or find_clips(run)
-    clips = _OpenedClips(run, path)
+    paths = world.load_in_turn(partial(find_clips, run)) or find_clips(run)
+    clips = _OpenedClips(run, paths)
     return Work(
         get_ready=clips.get_ready,
         open_rows=clips.open_rows,
@@ -60,10 +61,11 @@ def load_audio(run: RunSpec, world: World) -> Work[AudioMicroBatch]:
 class ClipRows:
     """One rank's micro-batches. The position counts the clips that all ranks have used."""
 
-    def __init__(self, run: RunSpec, path: Path, classes: int, rank: int, ranks: int) -> None:
+    def __init__(self, run: RunSpec, paths: Sequence[Path], classes: int, rank: int, ranks: int) -> None:
         assert run.audio is not None
         self._audio, self._seed, self._classes = run.audio, run.run.seed, classes
-        self._path, self._rank, self._ranks = path, rank, ranks
+        self._paths, self._rank, self._ranks = paths, rank, ranks
+        self._probs = run.data.sampling_probs
         self._settings = (run.batch.micro_batch, run.data.planned_workers)
         self._held_out = run.eval.held_out_ratio
         self.broken: Counter[Any] = Counter()  # clips, on this rank and in this attempt
@@ -74,7 +76,7 @@ class ClipRows:
         audio = self._audio
         batch, workers = self._settings
         return AudioBatches(
-            self._path,
+            self._paths,
             batch,
             seed=self._seed,
             rank=self._rank,
@@ -88,6 +90,7 @@ class ClipRows:
             on_broken=audio.on_broken,
             most_broken=audio.most_broken,
             held_out=self._held_out,
+            probs=self._probs,
         )
 
     def next_micro_batch(self) -> AudioMicroBatch:
@@ -142,10 +145,10 @@ class _ClipEvaluation:
 class _OpenedClips:
     """A run's clips, and what an attempt opens on them."""
 
-    def __init__(self, run: RunSpec, path: Path) -> None:
+    def __init__(self, run: RunSpec, paths: Sequence[Path]) -> None:
         assert run.audio is not None, "who reads a run.toml fills it"
-        self._run, self._path, self._audio = run, path, run.audio
-        self._table = open_clips(path, columns_of(self._audio))
+        self._run, self._paths, self._audio = run, paths, run.audio
+        self._table = open_sources(paths, columns_of(self._audio))
         self._classes = count_classes(self._audio, self._table)
         self._rows: ClipRows | None = None
 
@@ -159,7 +162,7 @@ class _OpenedClips:
         return Ready(training, audio, guessed, checkpointer, reached, flops_per_clip(audio))
 
     def open_rows(self, rank: int, ranks: int, position: Position | None) -> ClipRows:
-        self._rows = ClipRows(self._run, self._path, self._classes, rank, ranks)
+        self._rows = ClipRows(self._run, self._paths, self._classes, rank, ranks)
         if position is not None:
             self._rows.go_on(position)
         return self._rows
@@ -171,7 +174,9 @@ class _OpenedClips:
             _draw_once(self._table, attempt.run_dir.plots / "spectrograms.png", audio)
         _, held = self._table.hold_out(self._run.eval.held_out_ratio)
         maker = SampleMaker(held, ClipOrder(held.rows, 0), mel, audio.clip_s, columns_of(audio))
-        rows = np.arange(min(held.rows, audio.probe.clips))
+        count = min(held.rows, audio.probe.clips)
+        # Spread over all, because rows are often sorted by class or by source.
+        rows = np.arange(count) * held.rows // max(1, count)
         return (_ClipEvaluation(self._rows, HeldOutProbe(maker, rows, audio, self._classes)),)
 
 

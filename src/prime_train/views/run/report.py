@@ -108,7 +108,8 @@ def held_out(history: RunHistory) -> str:
     sentence = f"Held-out loss: {first.loss:.4f} at step {first.step:,} -> {last.loss:.4f} at step {last.step:,}"
     if history.vocab_loss is not None:
         fell = 1 - last.loss / history.vocab_loss
-        sentence += f", {fell:.0%} below the {history.vocab_loss:.4f} of a uniform guess, {history.guess_name}"
+        side = "below" if fell >= 0 else "above"
+        sentence += f", {abs(fell):.0%} {side} the {history.vocab_loss:.4f} of a uniform guess, {history.guess_name}"
     return sentence + "."
 
 

@@ -22,6 +22,7 @@ from prime_train.trainer.audio import chirps
 from prime_train.trainer.audio.batches import AudioBatch, AudioBatches
 from prime_train.trainer.audio.tables import NO_LABEL
 from prime_train.trainer.audio.workers import AudioWorkers
+from tests.unit.trainer.audio.test_clips import wav_header
 
 ROWS, SECONDS = 24, 1.5
 SETTINGS: dict[str, Any] = {"seed": 3, "clip_s": 1.0, "mel": audio.MelSettings(frames=104)}
@@ -45,7 +46,7 @@ def read(path: Path, batches: int, **settings: Any) -> list[AudioBatch]:
 def test_workers_change_nothing(clips: Path) -> None:
     expected = [hash_of(batch) for batch in read(clips, 9, workers=0)]
     assert len(set(expected)) == 9
-    for workers, threads in ((1, 1), (2, 3)):
+    for workers, threads in ((1, 1), (2, 3), (4, 2)):
         assert [hash_of(batch) for batch in read(clips, 9, workers=workers, threads=threads)] == expected
 
 
@@ -54,6 +55,60 @@ def test_ranks_share_one_order(clips: Path) -> None:
     parts = [read(clips, 3, workers=0, rank=rank, ranks=2) for rank in range(2)]
     found = [hash_of(part[step]) for step in range(3) for part in parts]
     assert found == [hash_of(batch) for batch in together]
+
+
+@pytest.fixture(scope="module")
+def sources(clips: Path) -> list[Path]:
+    """Two sources, whose files have the same name."""
+    other = clips.parent / "other" / clips.name
+    other.parent.mkdir()
+    other.write_bytes(chirps.write_clips(clips.parent, 8, 1.2, codec="flac", seed=1).read_bytes())
+    return [clips, other]
+
+
+@pytest.mark.parametrize("probs", [None, (0.5, 0.5)])
+def test_several_sources_have_one_order_for_workers_and_ranks_and_after_a_resume(
+    sources: list[Path], probs: tuple[float, ...] | None
+) -> None:
+    def open_with(**settings: Any) -> AudioBatches:
+        return audio.batches(sources, 4, **SETTINGS | {"probs": probs} | settings)
+
+    with open_with(workers=0) as source:
+        made = list(take(source, 16))
+    rows = np.concatenate([batch.rows for batch in made])
+    of_first = (rows < ROWS).reshape(2, -1).sum(1).tolist()
+    assert of_first == ([ROWS, ROWS] if probs is None else [16, 16])  # in each epoch of 32
+    expected = [hash_of(batch) for batch in made]
+    with open_with(workers=4) as source:
+        assert [hash_of(batch) for batch in take(source, 16)] == expected
+    for rank in range(2):
+        with open_with(workers=1, rank=rank, ranks=2) as source:
+            assert [hash_of(batch) for batch in take(source, 8)] == expected[rank::2]
+    with open_with(workers=0) as source:
+        list(take(source, 5))
+        position = source.state_dict()
+    assert position["samples"] == 20
+    with open_with(workers=2) as source:
+        source.load_state_dict(position)
+        assert [hash_of(batch) for batch in take(source, 11)] == expected[5:]
+
+
+def test_another_mixture_or_order_of_sources_is_refused_at_a_resume(sources: list[Path]) -> None:
+    with audio.batches(sources, 4, workers=0, probs=(0.5, 0.5), **SETTINGS) as source:
+        position = source.state_dict()
+    for given, probs, name in ((sources, (0.4, 0.6), "quotas"), (sources[::-1], (0.5, 0.5), "files")):
+        with audio.batches(given, 4, workers=0, probs=probs, **SETTINGS) as source, pytest.raises(UserError) as caught:
+            source.load_state_dict(position)
+        assert name in caught.value.what
+
+
+def test_a_mixture_that_cannot_be_read_is_refused(sources: list[Path]) -> None:
+    wrong: list[dict[str, Any]] = [{"probs": (1.0,)}, {"probs": (0.5, 0.5), "block_shards": 1}]
+    for settings in wrong:
+        with pytest.raises(UserError) as caught:
+            audio.batches(sources, 4, workers=0, **SETTINGS | settings)
+        assert "sampling_probs" in caught.value.where
+        assert all((caught.value.what, caught.value.why, caught.value.fix))
 
 
 def test_an_epoch_has_every_row_once(clips: Path) -> None:
@@ -90,7 +145,7 @@ def test_files_that_change_before_the_workers_start_are_refused(clips: Path, tmp
     (tmp_path / "a.arrow").write_bytes(clips.read_bytes())
     source = audio.batches(tmp_path, 4, workers=0, **SETTINGS)
     (tmp_path / "b.arrow").write_bytes(clips.read_bytes())
-    workers = AudioWorkers(source._maker, tmp_path, 4, 1, 1, 1)
+    workers = AudioWorkers(source._maker, [tmp_path], 4, 1, 1, 1)
     try:
         workers.ask(0, 0, 4)
         with pytest.raises(UserError, match="the files of the clips have changed"):
@@ -127,12 +182,25 @@ def test_workers_end_with_their_owner(clips: Path) -> None:
             continue
 
 
+GOOD = chirps.encode(chirps.make_clip(1, SECONDS, 32_000, np.random.default_rng(0)), 32_000, "flac")
+BROKEN: list[tuple[bytes | None] | None] = [
+    None,
+    (b"",),
+    (b"OggS",),
+    (b"text",),
+    (wav_header(0, 1),),
+    (wav_header(32_000, 1).replace(b"fmt ", b"xmt "),),  # no rate
+    (wav_header(32_000, 1).replace(b"\x01\x00\x01\x00", b"\x99\x99\x01\x00"),),  # an unknown codec
+    (GOOD[:100],),
+    (wav_header(32_000, 1),),  # shorter than one window
+]
+
+
 def write_broken(folder: Path, broken: int) -> Path:
-    """Rows of which the first `broken` are no clips: null, empty, cut, text."""
-    kinds = (None, {"bytes": b"", "path": None}, {"bytes": b"OggS", "path": None}, {"bytes": b"text", "path": None})
-    good = chirps.make_clip(1, SECONDS, 32_000, np.random.default_rng(0))
-    content = {"bytes": chirps.encode(good, 32_000, "flac"), "path": None}
-    rows = [kinds[row % 4] for row in range(broken)] + [content] * (ROWS - broken)
+    """Rows of which the first `broken` are no clips, as BROKEN has them."""
+    rows = [
+        row and {"bytes": row[0], "path": None} for row in (*(BROKEN * ROWS)[:broken], *[(GOOD,)] * (ROWS - broken))
+    ]
     schema = pa.schema([("audio", pa.struct([("bytes", pa.binary()), ("path", pa.string())])), ("label", pa.int64())])
     path = folder / "broken.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
@@ -146,15 +214,18 @@ def take(source: AudioBatches, batches: int) -> Iterator[AudioBatch]:
 
 
 def test_broken_clips_are_counted_and_replaced(tmp_path: Path) -> None:
-    path = write_broken(tmp_path, 4)
-    with audio.batches(path, 4, workers=2, most_broken=0.5, **SETTINGS) as source:
+    path, broken = write_broken(tmp_path, len(BROKEN)), len(BROKEN)
+    before = {child.pid for child in psutil.Process().children()}
+    with audio.batches(path, 4, workers=2, most_broken=1.0, **SETTINGS) as source:
         rows = np.concatenate([batch.rows for batch in take(source, 12)])
         found = {one.row: one.why for one in source.broken}
-    assert sorted(found) == [0, 1, 2, 3]
+        alive = [child for child in psutil.Process().children() if child.pid not in before]
+        assert [child.status() != psutil.STATUS_ZOMBIE for child in alive] == [True, True]
+    assert sorted(found) == list(range(broken))
     assert found[0] == "its audio is null"
     assert found[1] == "it has no bytes"
-    assert rows.min() == 4
-    again = read(path, 12, workers=0, most_broken=0.5)
+    assert rows.min() == broken
+    again = read(path, 12, workers=0, most_broken=1.0)
     assert np.concatenate([batch.rows for batch in again]).tolist() == rows.tolist()
 
 

@@ -22,6 +22,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.audio import AudioObjective
 from prime_train.spec.clip_size import count_parameters, count_seen, size_of
 from prime_train.trainer.attempt import StopFlag
+from prime_train.trainer.audio.chirps import write_clips
 from prime_train.trainer.audio.learning.audio_model import build_audio
 from prime_train.trainer.audio.learning.encoder_folder import read_encoder
 from prime_train.trainer.audio.learning.micro_batch import draw
@@ -44,7 +45,7 @@ def finish(path: Path, run: RunSpec, processes: int = 1) -> Any:
 
 
 def hashes(run: RunSpec, batches: int, rank: int = 0, ranks: int = 1) -> list[str]:
-    rows = ClipRows(run, Path(str(run.data.sources[0].path)), 12, rank, ranks)
+    rows = ClipRows(run, [Path(str(source.path)) for source in run.data.sources], 12, rank, ranks)
     try:
         made = [rows.next_micro_batch() for _ in range(batches)]
     finally:
@@ -63,6 +64,17 @@ def test_a_run_that_is_killed_again_and_again_has_the_losses_of_one_that_is_not(
     assert len(losses(straight)) == 24
     one, other = (contents(each.checkpoint(24), tmp_path / "contents.pt") for each in (straight, killed))
     assert differences(one, other) == []
+
+
+@pytest.mark.timeout(900)
+def test_a_run_on_several_sources_is_killed_and_has_the_same_losses(tmp_path: Path) -> None:
+    run = audio_run(tmp_path, max_steps=10)
+    more = spec.Source(kind="audio", path=str(write_clips(tmp_path, 6, 0.8, codec="flac", seed=1)))
+    run = replace(run, data=replace(run.data, sources=(*run.data.sources, more), sampling_probs=(0.6, 0.4)))
+    straight = finish(tmp_path / "straight", run)
+    killed = tiny.prepare(tmp_path / "killed", run)
+    train_with_kills(killed, kills=2, seed=5)
+    assert losses(killed) == losses(straight)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

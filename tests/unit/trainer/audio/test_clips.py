@@ -80,6 +80,9 @@ def wav_header(rate: int, channels: int) -> bytes:
         pytest.param(wav_header(32_000, 0), id="no channels"),
         pytest.param(wav_header(32_000, 1000), id="a thousand channels"),
         pytest.param(b'{"bytes": 1}', id="text"),
+        pytest.param(wav_header(32_000, 1).replace(b"fmt ", b"xmt "), id="a rate that is absent"),
+        pytest.param(wav_header(32_000, 1).replace(b"\x01\x00\x01\x00", b"\x99\x99\x01\x00"), id="an unknown codec"),
+        pytest.param(b"\0\0\0 ftypM4A \0\0\0\0" + bytes(5000), id="AAC, which is not read"),
         pytest.param(write(np.full(9000, np.nan), subtype="FLOAT"), id="not finite"),
     ],
 )

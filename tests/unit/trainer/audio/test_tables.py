@@ -12,6 +12,7 @@ import pytest
 from prime_train.core.errors import UserError
 from prime_train.trainer.audio import chirps
 from prime_train.trainer.audio.clips import ClipError, read_crop
+from prime_train.trainer.audio.order import ClipOrder
 from prime_train.trainer.audio.tables import ClipTable, Columns, open_clips
 
 AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -125,11 +126,39 @@ def test_labels_that_are_no_numbers_are_refused(labels: pa.Array, what: str, fix
     assert fix in caught.value.fix
 
 
-@pytest.mark.parametrize("label", [-1, 2**40])
+@pytest.mark.parametrize("label", [-1, 2**40, 2**16])
 def test_a_label_beyond_every_model_is_refused(label: int, tmp_path: Path) -> None:
     table = open_clips(write(tmp_path / "a.arrow", pa.array([0, 1, label, 1, 0])), Columns())
     with pytest.raises(UserError, match=f"a.arrow row 2 has the label {label}"):
         table.count_labels()
+
+
+def test_counts_are_those_of_the_rows(tmp_path: Path) -> None:
+    many = pa.array([[1, 2], [], None, [0, None], [5, 1, 4]], type=pa.list_(pa.int64()))
+    kinds = [many, many.cast(pa.large_list(pa.int32())), NUMBERS.cast(pa.uint8()), pa.nulls(5)]
+    for number, labels in enumerate(kinds):
+        table = open_clips(write(tmp_path / f"{number}.arrow", labels), Columns())
+        every = [label for row in range(5) for label in table.read_labels(row)]
+        assert table.count_labels().tolist() == np.bincount(every).tolist()
+
+
+def test_a_million_rows_are_numbered_held_out_and_counted(tmp_path: Path) -> None:
+    batch_rows, batches = 10_000, 100
+    clips = pa.StructArray.from_arrays([pa.array([b"x"] * batch_rows), pa.nulls(batch_rows, pa.string())], AUDIO.names)
+    path = tmp_path / "million.arrow"
+    labels = pa.array(np.arange(batch_rows) % 400)
+    batch = pa.record_batch({"audio": clips, "label": labels})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
+        for _ in range(batches):
+            writer.write_batch(batch)
+    table = open_clips(path, Columns())
+    assert table.rows == 10**6
+    assert table.count_labels().tolist() == [2500] * 400
+    assert table.read_labels(999_999) == (399,)
+    kept, held = table.hold_out(0.02)
+    assert (kept.rows, held.rows) == (980_000, 20_000)
+    rows = ClipOrder(kept.rows, 1).find_rows(np.arange(kept.rows))
+    assert (np.bincount(rows) == 1).all()
 
 
 def test_an_unknown_column_is_named_with_those_that_there_are(tmp_path: Path) -> None:

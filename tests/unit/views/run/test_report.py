@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,12 @@ def test_the_report_shows_what_ran_how_it_went_and_how_to_continue(tmp_path: Pat
         f"prime-train run {run_dir.path}/config.toml",
     ):
         assert part in text, part
+
+
+def test_a_loss_above_that_of_a_guess_is_named_as_such(tmp_path: Path) -> None:
+    history = gather(write_run(tmp_path / "small", WHOLE_LIFE))
+    worse = history._replace(evaluations=tuple(replace(each, loss=9.1496) for each in history.evaluations))
+    assert ", 10% above the 8.3178 of a uniform guess" in report.held_out(worse)
 
 
 def test_a_sample_that_holds_a_fence_stays_inside_its_own(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""Finds the columns of a set of clips in the schema of its first file, by their types and names. Reads no row."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from prime_train.core import outside
+from prime_train.trainer.audio.tables import ARROW, LABELS, PARQUET, Columns, is_audio, is_label, list_files
+
+# Parts of a name that a column with labels has; another column of integers may be a time or an identifier.
+_NAMES = ("label", "class", "code", "species", "category", "target")
+_MOST_LINE_BYTES = 2**16
+
+
+def find_columns(path: Path) -> Columns:
+    """The columns with clips and labels, those that the data set declares before those that have such a name.
+
+    `label` is None where no column is one. Raises UserError for a path that does not exist.
+    """
+    files = list_files(path)
+    table = next((file for file in files if file.suffix in (ARROW, PARQUET)), None)
+    if table is None:
+        return Columns(label=_find_in_folder(path if path.is_dir() else path.parent))
+    try:
+        schema = _read_schema(table)
+    except (pa.ArrowInvalid, OSError):
+        return Columns()  # what is wrong with it is described by who reads it
+    declared = _read_declared(schema)
+    clips = [field.name for field in schema if is_audio(field.type)]
+    labels = [field.name for field in schema if is_label(field.type) and not pa.types.is_null(field.type)]
+    own = [name for name in clips if declared.get(name) == "Audio"]
+    classes = [name for name in labels if declared.get(name) == "ClassLabel"]
+    named = [name for name in labels if any(part in name.lower() for part in _NAMES)]
+    return Columns(
+        audio=next((name for name in ("audio", *own, *clips) if name in clips), "audio"),
+        label=next((name for name in ("label", *classes, *named) if name in labels), None),
+    )
+
+
+def _find_in_folder(folder: Path) -> str | None:
+    """The first column of the table of labels that is no path; None without a table."""
+    with suppress(OSError), outside.open_regular(folder / LABELS) as file:
+        header = file.readline(_MOST_LINE_BYTES).decode(errors="replace")
+        names = next(csv.reader([header]), [])
+        return next((name for name in names if name != "path"), "label")
+    return None
+
+
+def _read_schema(file: Path) -> Any:
+    with outside.open_regular(file):  # no pipe and no device
+        pass
+    if file.suffix == PARQUET:
+        import pyarrow.parquet as pq
+
+        return pq.read_schema(file)
+    with pa.memory_map(str(file)) as mapped:
+        try:
+            return pa.ipc.open_file(mapped).schema
+        except pa.ArrowInvalid:
+            mapped.seek(0)
+            return pa.ipc.open_stream(mapped).schema
+
+
+def _read_declared(schema: Any) -> Mapping[str, Any]:
+    """Column -> kind, as Hugging Face's `datasets` writes them into a file: Audio, ClassLabel, Value."""
+    try:
+        described = outside.parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = described["info"]["features"]
+        return {name: feature["_type"] for name, feature in features.items() if isinstance(feature, dict)}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
