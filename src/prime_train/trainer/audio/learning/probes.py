@@ -69,6 +69,7 @@ class HeldOutProbe:
         """The scores, the same on every rank. Every rank embeds its part, and each calls the model equally often."""
         world, device = training.world, training.device
         model = parallel.unwrap(training.model)
+        assert isinstance(model, AudioModel), "only a run on audio measures clips"
         chunks = np.split(np.arange(len(self.rows)), range(self.batch, len(self.rows), self.batch))
         width = self.audio.encoder.width + 1  # and whether it could be read and has a label
         # Each rank fills other rows: the sum is the whole.
