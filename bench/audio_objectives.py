@@ -33,7 +33,7 @@ from prime_train.trainer.audio import chirps
 from prime_train.trainer.audio.batches import AudioBatch
 from prime_train.trainer.audio.learning.audio_model import AudioModel, audio_loss, build_audio
 from prime_train.trainer.audio.learning.micro_batch import make_micro_batch
-from prime_train.trainer.audio.learning.probes import accuracy, embed, vote_neighbours
+from prime_train.trainer.audio.learning.probes import accuracy, classify, embed, vote_neighbours
 from prime_train.trainer.audio.learning.supervised import mark_labels
 from prime_train.trainer.audio.log_mel import MelSettings, compute_log_mel, write_sample
 from prime_train.trainer.audio.order import ClipOrder
@@ -45,7 +45,7 @@ CPU = Device(torch.device("cpu"), "CPU", "fp32", None)
 MEL = MelSettings(frames=192, mels=64)
 CLIPS, HELD_OUT, CLIP_S = 2400, 480, 1.93
 BATCH = 64
-SECONDS = {"supervised": 40.0, "masked_autoencoder": 60.0, "lejepa": 240.0}
+SECONDS = {"supervised": 40.0, "masked_autoencoder": 60.0, "lejepa": 60.0}
 LR = {"supervised": 1e-3, "masked_autoencoder": 1.5e-3, "lejepa": 1.5e-3}
 AUDIO = Audio(
     clip_s=CLIP_S,
@@ -53,10 +53,11 @@ AUDIO = Audio(
     mels=MEL.mels,
     encoder=AudioEncoder(layers=2, width=64, heads=4),
     masked_autoencoder=MaskedAutoencoder(layers=1, width=48, heads=3),
-    lejepa=Lejepa(view_ratio=0.75, slices=64, projector_width=128, projection=16),
+    lejepa=Lejepa(slices=64, projector_width=128, projection=16),
 )
 OBJECTIVES: tuple[AudioObjective, ...] = ("supervised", "masked_autoencoder", "lejepa")
 CHANCE = 1 / chirps.CLASSES
+MARGIN = 0.05  # over the encoder before training
 LEAST = {"supervised": 0.95, "masked_autoencoder": 3 * CHANCE, "lejepa": 3 * CHANCE}
 MOST_CPU_S = 600.0
 
@@ -102,11 +103,11 @@ def learn(found: Chirps, audio: Audio, seconds: float, seed: int) -> tuple[Audio
 
 def embed_all(model: AudioModel, log_mels: Any) -> Tensor:
     parts = [embed(model, torch.from_numpy(part), CPU) for part in np.array_split(log_mels, len(log_mels) // BATCH)]
-    return torch.cat(parts)[:, : model.width]
+    return torch.cat(parts)
 
 
-def probe(model: AudioModel, found: Chirps) -> tuple[float, float]:
-    """Held-out accuracy of a linear classifier on the frozen encoder, and of the neighbours."""
+def probe(model: AudioModel, found: Chirps) -> dict[str, float]:
+    """Held-out accuracy of a linear classifier on the frozen encoder, of the neighbours, and of the trainer's probe."""
     embeddings, labels = embed_all(model, found.log_mels), torch.from_numpy(found.labels)
     held = torch.from_numpy(found.held_out)
     embeddings = (embeddings - embeddings[~held].mean(0)) / (embeddings[~held].std(0) + 1e-6)
@@ -123,7 +124,14 @@ def probe(model: AudioModel, found: Chirps) -> tuple[float, float]:
     optimizer.step(measure)  # type: ignore[no-untyped-call]
     wanted = labels[held].unsqueeze(1)
     votes = vote_neighbours(embeddings[held], mark_labels(wanted, chirps.CLASSES), 10)
-    return accuracy(embeddings[held] @ weight.detach() + bias.detach(), wanted), accuracy(votes, wanted)
+    assert model.probe is not None
+    with torch.no_grad():
+        scores = {
+            "probe": embeddings[held] @ weight + bias,
+            "knn": votes,
+            "online": classify(model.probe, embeddings[held]),
+        }
+    return {name: round(accuracy(score, wanted), 4) for name, score in scores.items()}
 
 
 def measure(path: Path, objective: AudioObjective, factor: float) -> dict[str, Any]:
@@ -131,13 +139,11 @@ def measure(path: Path, objective: AudioObjective, factor: float) -> dict[str, A
     read = np.load(path)
     found = Chirps(read["log_mels"], read["labels"], read["held_out"])
     audio = replace(AUDIO, objective=objective)
-    random, random_neighbours = probe(build_audio(audio, chirps.CLASSES, 1), found)
+    untrained = probe(build_audio(audio, chirps.CLASSES, 1), found)
     model, losses = learn(found, audio, factor * SECONDS[objective], seed=1)
-    score, neighbours = probe(model, found)
+    scores = probe(model, found) | {f"random_{name}": untrained[name] for name in ("probe", "knn")}
     tenths = [round(float(np.mean(part)), 4) for part in np.array_split(losses, 10)]
-    scores = {"probe": score, "knn": neighbours, "random_probe": random, "random_knn": random_neighbours}
-    rounded = {name: round(value, 4) for name, value in scores.items()}
-    return rounded | {"steps": len(losses), "clips": BATCH * len(losses), "losses": tenths}
+    return scores | {"steps": len(losses), "clips": BATCH * len(losses), "losses": tenths}
 
 
 def main() -> None:
@@ -163,8 +169,9 @@ def main() -> None:
     ]
     rows.append(record.emit("CPU time of all, clips included", [cpu_s], most=MOST_CPU_S))
     record.write("audio_objectives", rows)
-    missed = [row["what"] for row in rows[:-1] if row["probe"] < max(row["least"], row["random_probe"])]
-    sys.exit(f"too low: {', '.join(missed)}" if missed else 0)
+    missed = [row["what"] for row in rows[:-1] if row["probe"] < max(row["least"], row["random_probe"] + MARGIN)]
+    missed += [row["what"] for row in rows[-1:] if cpu_s > row["most"]]
+    sys.exit(f"missed: {', '.join(missed)}" if missed else 0)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prime_train.spec.audio import Audio
@@ -37,29 +36,31 @@ class AudioModel(nn.Module):
     def width(self) -> int:
         return self.audio.encoder.width
 
-    def forward(
-        self, log_mels: Tensor, labels: Tensor | None = None, drawn: tuple[Tensor, ...] = ()
-    ) -> Tensor | tuple[Tensor, Tensor | None]:
-        """The loss summed over the clips that count, 0-d; without `labels` (embeddings (B, C), logits from the probe).
+    def forward(self, log_mels: Tensor, labels: Tensor | None = None, drawn: tuple[Tensor, ...] = ()) -> Tensor:
+        """The loss summed over the clips that count, 0-d; without `labels` embeddings (B, C).
 
         `log_mels` (B, F, M), `labels` (B, L), `drawn` as `micro_batch.draw` returns them. The probe learns from the
         same clips, and adds nothing to the loss, and no gradient to the encoder.
         """
         if labels is None:
-            embedding = self.encoder.pool(self.encoder(log_mels))  # (B, C)
-            return embedding, self._classify(embedding)
+            return self.encoder.pool(self.encoder(log_mels))
         inputs = (labels,) if isinstance(self.objective, Supervised) else drawn
         loss, embedding = self.objective(self.encoder, log_mels, *inputs)  # (), (B, C)
-        logits = self._classify(embedding.detach())  # (B, classes)
-        if logits is not None:
+        if self.probe is not None:
+            logits = self.probe(standardise(embedding.detach()))  # (B, classes)
             probing = sum_label_losses(logits, labels, multi_label=self.audio.multi_label)  # ()
             loss = loss + (probing - probing.detach())
         assert isinstance(loss, Tensor)
         return loss
 
-    def _classify(self, embedding: Tensor) -> Tensor | None:
-        # Without mean and scale, so that one learning rate fits embeddings from any objective.
-        return None if self.probe is None else self.probe(F.layer_norm(embedding, embedding.shape[-1:]))
+
+def standardise(embeddings: Tensor) -> Tensor:
+    """Each number with mean 0 and deviation 1 over these clips, (B, C); one that is the same for all becomes 0.
+
+    A masked autoencoder's clips share most of their embedding. A probe on that learns hardly anything in a short run.
+    """
+    deviation, mean = torch.std_mean(embeddings, 0, correction=0)
+    return (embeddings - mean) / (deviation + 1e-6)
 
 
 def _build_objective(audio: Audio, classes: int) -> nn.Module:
@@ -91,7 +92,7 @@ def build_audio(audio: Audio, classes: int, seed: int, device: torch.device | st
 
 @torch.no_grad()
 def initialise_audio(model: AudioModel, seed: int) -> None:
-    """Linear layers keep the variance of their inputs, tokens and pitches have deviation 0.5, biases are 0.
+    """Linear layers keep the variance of their inputs, tokens and pitches have deviation 0.5; biases and probe: 0.
 
     The encoder has the same weights for every objective, because it is drawn first. A pitch is as large as the patch
     that it is added to: with 0.02 the mean patch hardly shows which pitches were loud, and a small encoder
@@ -100,9 +101,10 @@ def initialise_audio(model: AudioModel, seed: int) -> None:
     # On the CPU, because a GPU's generator gives other numbers.
     source = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
-        if parameter.ndim < 2 and not name.endswith(".hidden"):
-            is_gain = name.endswith("_scale")
-            value = 0.0 if name.endswith(".bias") else model.audio.encoder.layer_scale if is_gain else 1.0
+        is_probe = name.startswith("probe.")  # at random it would first have to forget, for a hundred steps
+        if is_probe or (parameter.ndim < 2 and not name.endswith(".hidden")):
+            is_gain, is_zero = name.endswith("_scale"), is_probe or name.endswith(".bias")
+            value = 0.0 if is_zero else model.audio.encoder.layer_scale if is_gain else 1.0
             local_part(parameter).fill_(value)
             continue
         weight = whole_to_fill(parameter)

@@ -24,7 +24,10 @@ class AgreeingViews(nn.Module):
         self.audio = audio
         sizes = audio.lejepa
         self.inner = nn.Linear(audio.encoder.width, sizes.projector_width)
-        self.norm = nn.LayerNorm(sizes.projector_width)
+        # Over clips, as in the source. With a norm over each embedding alone the projections begin far from a Gaussian:
+        # after 170 steps on chirps the encoder had 3 of 64 dimensions, and 7 with this one. No running mean, because
+        # nothing reads the projector after training, and ranks would have to share it.
+        self.norm = nn.BatchNorm1d(sizes.projector_width, track_running_stats=False)
         self.outer = nn.Linear(sizes.projector_width, sizes.projection)
 
     def forward(
@@ -39,12 +42,16 @@ class AgreeingViews(nn.Module):
         seen = take_patches(patches, places.flatten(1)).view(clips * views, kept, -1)  # (B x V, K, P)
         seen = seen + gains.view(-1, 1, 1)  # (B x V, K, P); a gain is a sum in log-mels
         embedding = encoder.pool(encoder.encode(seen, self._begin_at_zero(places).flatten(0, 1)))  # (B x V, C)
-        projected = self.outer(nn.functional.gelu(self.norm(self.inner(embedding))))  # (B x V, D)
-        projected = projected.float().view(clips, views, -1).transpose(0, 1)  # (V, B, D)
+        projected = self.project(embedding).float().view(clips, views, -1).transpose(0, 1)  # (V, B, D)
         weight = self.audio.lejepa.weight
         agreement = (projected - projected.mean(0)).square().mean()  # ()
         loss = weight * measure_gaussian(projected, directions) + (1 - weight) * agreement  # ()
         return loss * clips, embedding.view(clips, views, -1).mean(1)
+
+    def project(self, embeddings: Tensor) -> Tensor:
+        """(N, D) for embeddings (N, C), which it compares."""
+        projected: Tensor = self.outer(nn.functional.gelu(self.norm(self.inner(embeddings))))
+        return projected
 
     def _begin_at_zero(self, places: Tensor) -> Tensor:
         """Places (B, V, K) as in a clip that begins with the view.

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from prime_train.events import Evaluated, Measured
 from prime_train.spec.audio import Audio
@@ -21,7 +22,7 @@ from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.audio.batches import AudioBatch, pad_labels
 from prime_train.trainer.audio.clips import ClipError
-from prime_train.trainer.audio.learning.audio_model import audio_loss
+from prime_train.trainer.audio.learning.audio_model import AudioModel, audio_loss, standardise
 from prime_train.trainer.audio.learning.micro_batch import make_micro_batch
 from prime_train.trainer.audio.learning.supervised import mark_labels
 from prime_train.trainer.audio.samples import SampleMaker, SampleParts
@@ -68,37 +69,37 @@ class HeldOutProbe:
         """The scores, the same on every rank. Every rank embeds its part, and each calls the model equally often."""
         world, device = training.world, training.device
         model = parallel.unwrap(training.model)
+        assert isinstance(model, AudioModel), "only a run on audio measures clips"
         chunks = np.split(np.arange(len(self.rows)), range(self.batch, len(self.rows), self.batch))
-        width = self.audio.encoder.width + self.classes + 1  # and whether it could be read and has a label
+        width = self.audio.encoder.width + 1  # and whether it could be read and has a label
         # Each rank fills other rows: the sum is the whole.
-        found = torch.zeros(len(self.rows), width, dtype=torch.float64, device=device.torch)  # (H, C + classes + 1)
+        found = torch.zeros(len(self.rows), width, dtype=torch.float64, device=device.torch)  # (H, C + 1)
         sums = torch.zeros(2, dtype=torch.float64, device=device.torch)  # loss, clips that count
         for chunk, counts in share(chunks, world.rank, world.size):
             batch = self.read_centres(self.rows[chunk])
             made = make_micro_batch(batch, self.audio, self.classes, seed=0)
             loss = audio_loss(model, made, device)  # ()
-            embedded = embed(model, made.log_mels, device)  # (B, C + classes)
+            embedded = embed(model, made.log_mels, device)  # (B, C)
             if counts:
                 sums += torch.stack([loss.double(), torch.tensor(made.labelled_tokens).to(sums)])
                 labelled = (made.labels >= 0).any(1, keepdim=True).to(embedded)  # (B, 1)
                 found[torch.from_numpy(chunk).to(device.torch)] = torch.cat((embedded, labelled), 1).double()
         total, clips = world.sum(sums).tolist()
         labels = torch.from_numpy(pad_labels([self.maker.table.read_labels(row) for row in self.rows.tolist()]))
-        return self._judge(world.sum(found).cpu(), labels, total / max(1.0, clips), round(clips))
+        return self._judge(model, world.sum(found).cpu(), labels, total / max(1.0, clips), round(clips))
 
-    def _judge(self, found: Tensor, labels: Tensor, loss: float, clips: int) -> ProbeScores:
+    def _judge(self, model: AudioModel, found: Tensor, labels: Tensor, loss: float, clips: int) -> ProbeScores:
         is_labelled = found[:, -1] > 0  # (H,)
         labelled = int(is_labelled.sum())
-        if not (self.classes and labelled):
+        if model.probe is None or not labelled:
             return ProbeScores(loss, clips, 0, None, None)
-        found, labels = found[is_labelled], labels[is_labelled]
-        embeddings, logits = found[:, : self.audio.encoder.width], found[:, self.audio.encoder.width : -1]
+        embeddings, labels = found[is_labelled, :-1], labels[is_labelled]
         score: Callable[[Tensor, Tensor], float] = average_precision if self.audio.multi_label else accuracy
         voted = None
         if self.audio.probe.neighbours and labelled > 1:
             votes = vote_neighbours(embeddings, mark_labels(labels, self.classes), self.audio.probe.neighbours)
             voted = score(votes, labels)
-        return ProbeScores(loss, clips, labelled, score(logits, labels), voted)
+        return ProbeScores(loss, clips, labelled, score(classify(model.probe, embeddings), labels), voted)
 
     def read_centres(self, rows: Integers) -> AudioBatch:
         """The batch with the centres in some rows. A clip that cannot be decoded is zeros, without a label."""
@@ -119,11 +120,19 @@ class HeldOutProbe:
 
 
 def embed(model: nn.Module, log_mels: Tensor, device: Device) -> Tensor:
-    """Embeddings and the probe's logits side by side, (B, C + classes) fp32, for (B, F, M)."""
+    """Embeddings (B, C) fp32 for (B, F, M)."""
     with torch.no_grad(), device.autocast():
-        embedding, logits = model(log_mels.to(device.torch))
-    parts = [embedding.float()] if logits is None else [embedding.float(), logits.float()]
-    return torch.cat(parts, 1)
+        embeddings: Tensor = model(log_mels.to(device.torch))
+    return embeddings.float()
+
+
+def classify(probe: nn.Linear, embeddings: Tensor) -> Tensor:
+    """The linear probe's logits (H, classes) for embeddings (H, C), which it compares. Every rank calls it."""
+    weight, bias = (
+        (part.full_tensor() if isinstance(part, DTensor) else part).to(embeddings)
+        for part in (probe.weight, probe.bias)
+    )
+    return F.linear(standardise(embeddings), weight, bias)
 
 
 def vote_neighbours(embeddings: Tensor, marked: Tensor, neighbours: int) -> Tensor:
@@ -131,8 +140,7 @@ def vote_neighbours(embeddings: Tensor, marked: Tensor, neighbours: int) -> Tens
 
     Near is by cosine, after each number in the embeddings has mean 0 and deviation 1.
     """
-    deviation, mean = torch.std_mean(embeddings, 0, correction=0)
-    directions = F.normalize((embeddings - mean) / (deviation + 1e-6), dim=1)  # (H, C)
+    directions = F.normalize(standardise(embeddings), dim=1)  # (H, C)
     likeness = (directions @ directions.T).fill_diagonal_(-torch.inf)  # (H, H)
     near, which = likeness.topk(min(neighbours, len(embeddings) - 1), dim=1)  # (H, k) each
     return ((near / _SHARPNESS).softmax(1).unsqueeze(-1) * marked.to(near)[which]).sum(1)

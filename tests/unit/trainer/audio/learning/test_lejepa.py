@@ -93,7 +93,17 @@ def test_equal_views_agree() -> None:
         embedding = model.encoder.pool(model.encoder.encode(seen, own - begins))
         projector = model.objective
         assert isinstance(projector, AgreeingViews)
-        projected = projector.outer(torch.nn.functional.gelu(projector.norm(projector.inner(embedding))))
-        expected = 4 * audio.lejepa.weight * measure_gaussian(projected.unsqueeze(0), directions)
+        projected = projector.project(embedding).unsqueeze(0)
+        expected = 4 * audio.lejepa.weight * measure_gaussian(projected, directions)
         torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
         assert audio_loss(model, batch, CPU) > loss
+
+
+def test_embeddings_that_are_alike_are_spread_out() -> None:
+    projector = small.model(small.config("lejepa")).objective
+    assert isinstance(projector, AgreeingViews)
+    draw = torch.Generator().manual_seed(2)
+    embeddings = torch.randn(1, 32, generator=draw) + 0.01 * torch.randn(40, 32, generator=draw)
+    with torch.no_grad():
+        projected = projector.project(embeddings)
+    assert projected.std(0).min() > 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prime_train.trainer.audio.learning.probes import accuracy, average_precision, vote_neighbours
+from prime_train.trainer.audio.learning.probes import accuracy, average_precision, classify, vote_neighbours
 from prime_train.trainer.audio.learning.supervised import mark_labels
 
 
@@ -24,6 +24,16 @@ def test_average_precision_is_that_of_the_ranks() -> None:
     scores = torch.tensor([[0.9, 0.1, 0.0], [0.5, 0.9, 0.0], [0.3, 0.5, 0.0]])
     found = average_precision(scores, torch.tensor([[0, -1], [-1, -1], [0, 1]]))
     assert found == pytest.approx(((1 + 2 / 3) / 2 + 1 / 2) / 2)
+
+
+def test_linear_probe_sees_standardised_embeddings() -> None:
+    source = torch.Generator().manual_seed(4)
+    embeddings = 7 + 0.1 * torch.randn(20, 3, generator=source, dtype=torch.float64)
+    probe = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        found = classify(probe, embeddings)
+        scaled = (embeddings - embeddings.mean(0)) / embeddings.std(0, correction=0)
+        torch.testing.assert_close(found.float(), probe(scaled.float()), rtol=1e-4, atol=1e-4)
 
 
 def test_neighbours_vote_without_the_clip_itself() -> None:
