@@ -34,8 +34,8 @@ def test_both_ranks_follow_the_editor_at_the_same_step(tmp_path: Path, page: Pag
             page.goto(served.url)
             page.fill("input[data-key=lr]", "0.05")
             page.fill("input[data-key=batch_size]", "64")
-            assert "lr: 0.1 → 0.05 (× 0.5)" in page.inner_text("#preview")
-            assert "batch_size: 32 → 64 (× 2)" in page.inner_text("#preview")
+            assert "lr: 0.1 → 0.05" in page.inner_text("#preview")
+            assert "batch_size: 32 → 64" in page.inner_text("#preview")
             shown(page, "preview", "checked as in the config")
             page.fill("#why", "the loss is flat")
             page.click("#apply")
@@ -47,7 +47,10 @@ def test_both_ranks_follow_the_editor_at_the_same_step(tmp_path: Path, page: Pag
             shown(page, "versions", f"{version}: lr = 0.05, batch_size = 64")
             shown(page, "versions", f"in force from step {first:,}")
             wait(page, "document.querySelector('.key:has([data-key=batch_size]) .num').textContent === '64'")
-            wait(page, f"(document.querySelector('[data-plot=loss]')?.layout.shapes ?? []).some(one => one.x0 === {first})")
+            wait(
+                page,
+                f"(document.querySelector('[data-plot=loss]')?.layout.shapes ?? []).some(one => one.x0 === {first})",
+            )
             assert page.input_value("input[data-key=lr]") == ""
         stopped = prime_train("stop", "digits", cwd=tmp_path)
         code, err = supervised.await_end()
