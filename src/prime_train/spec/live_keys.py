@@ -37,6 +37,7 @@ LIVE_KEYS = (
     LiveKey("prime_train.heartbeat.slow_phase_limit_s", "at once: a longer silence is a hang"),
     LiveKey("prime_train.cleanup.max_disk_gb", "at once: space is freed above it"),
     LiveKey("prime_train.cleanup.max_used_ratio", "at once: space is freed above it"),
+    LiveKey("prime_train.budget_usd", "at once: an alarm follows when the cost so far passes it"),
     LiveKey("prime_train.instability.policy", "at once: for the next instability"),
     LiveKey("prime_train.instability.action", "at once: for the next instability"),
     LiveKey("prime_train.instability.factor", "at once: for the next instability"),

@@ -56,6 +56,10 @@ class Watches:
         Literal["off", "alert", "pause"],
         Doc("AWS, Google Cloud or Azure takes the machine away; `pause` saves if the time allows, and ends the run."),
     ] = "pause"
+    cost: Annotated[
+        Literal["off", "alert", "pause"],
+        Doc("The cost so far passes `budget_usd`; `pause` saves and ends the run. A price is never guessed."),
+    ] = "alert"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +198,8 @@ class PrimeTrain:
         Annotated[float, Gt(0)] | None, Doc("Maximum hours of the run; `validate` warns if the estimate is longer.")
     ] = None
     budget_usd: Annotated[
-        Annotated[float, Gt(0)] | None, Doc("Maximum cost of the run; `validate` warns if the estimate is higher.")
+        Annotated[float, Gt(0)] | None,
+        Doc("Maximum cost of the run: `validate` compares it with the estimate, `watch.cost` with the cost so far."),
     ] = None
     interruptions_per_day: Annotated[
         Annotated[float, Gt(0)] | None,
