@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from prime_train import events
@@ -92,9 +91,7 @@ class InstabilityWatch:
         if run.command is not None:
             changed = {key: value for plan in plans for key, value in plan.values.items()}
         else:
-            changed = {}
-            with suppress(AttributeError):  # another program wrote a plan, which no rank applies either
-                changed = find_in_force(run, plans)
+            changed = find_in_force(run, plans)
         present |= {key: value for key, value in changed.items() if key in present and isinstance(value, int | float)}
         least = {one.name: one.min or 0 for one in run.command.settings} if run.command is not None else {}
         lower = {key: float(f"{value * factor:.6g}") for key, value in present.items()}

@@ -56,6 +56,16 @@ def test_a_spike_lowers_the_rate_that_is_in_force(tmp_path: Path) -> None:
     assert (found.step, found.values, found.go_back_to, found.auto) == (101, ("optim.lr = 0.002",), 0, True)
 
 
+def test_a_plan_of_another_program_does_not_hide_the_rate_that_is_in_force(tmp_path: Path) -> None:
+    run = run_with(tmp_path, policy="auto", factor=0.5)
+    for version, values in enumerate([{"optim.lr": 0.0002}, {"optim.lrr": 1, "optim.lr": 9.0}], 1):
+        config = {"optim.lr": run.optim.lr}
+        write_plan(RunDir(tmp_path).settings, ChangePlan(version=version, values=values, before={}, config=config))
+    found = proposal(watch_of(run, tmp_path, 50), SPIKE)
+    assert found is not None
+    assert found.values == ("optim.lr = 0.0001",), "never a rate above the one in force"
+
+
 @pytest.mark.parametrize(("events", "action"), [(SPIKE, "roll_back"), (LOST, "lower_rate"), (NOT_FINITE, "lower_rate")])
 def test_the_run_goes_back_to_a_checkpoint_before_it(tmp_path: Path, events: list[Event], action: str) -> None:
     run = run_with(tmp_path, policy="auto", action=action)
