@@ -25,6 +25,7 @@ LIVE_KEYS = (
     LiveKey("optim.muon_lr", "the schedule goes on at its place, times this rate, for the matrices of Muon"),
     LiveKey("optim.weight_decay", "each update decays the matrices by it"),
     LiveKey("optim.clip_norm", "gradients are clipped to it"),
+    LiveKey("optim.skip_steps", "these steps read their data and change no weights", (*ON_TEXT, "audio")),
     LiveKey("eval.interval_steps", "evaluations are at its multiples"),
     LiveKey("checkpoint.interval_steps", "checkpoints are at its multiples"),
     LiveKey("run.max_steps", "the run ends after it, and the schedule is that of a run of this length"),

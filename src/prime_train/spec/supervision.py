@@ -83,8 +83,11 @@ class Instability:
         Doc("`propose`: the change waits for `prime-train set RUN --accept`; `auto`: the supervisor makes it."),
     ] = "propose"
     action: Annotated[
-        Literal["lower_rate", "roll_back"],
-        Doc("`roll_back`: to the newest checkpoint before it, with the lower rate. A loss of nan always does that."),
+        Literal["lower_rate", "roll_back", "skip"],
+        Doc(
+            "`roll_back`: to the newest checkpoint before it, with the lower rate. A loss of nan always goes back. "
+            "`skip`: to a checkpoint before it, and its steps change no weights (`optim.skip_steps`)."
+        ),
     ] = "lower_rate"
     factor: Annotated[float, Gt(0), Lt(1), Doc("The learning rate is multiplied by it.")] = 0.5
     limit: Annotated[Positive, Doc("Most changes that `auto` makes in a run; later ones are proposed.")] = 3

@@ -74,6 +74,27 @@ def test_the_run_goes_back_to_a_checkpoint_before_it(tmp_path: Path, events: lis
     assert (found.step, found.go_back_to, found.auto) == (101, 100, True)
 
 
+@pytest.mark.parametrize(("events", "skipped"), [(SPIKE, [7, 100, 101, 102, 103]), (LOST, [7, 100, 101])])
+def test_its_steps_are_skipped_from_a_checkpoint_at_which_all_ranks_have_the_plan(
+    tmp_path: Path, events: list[Event], skipped: list[int]
+) -> None:
+    run = run_with(tmp_path, policy="auto", action="skip")
+    plan = ChangePlan(version=1, values={"optim.skip_steps": [7]}, before={}, config={"optim.skip_steps": []})
+    write_plan(RunDir(tmp_path).settings, plan)
+    found = proposal(watch_of(run, tmp_path, 90, 97, 98, 100), events)
+    assert found is not None
+    assert found.values == (f"optim.skip_steps = {skipped}",)
+    assert (found.go_back_to, found.auto) == (97, True), "the plan is in force with step 100 at the latest"
+
+
+def test_a_run_on_rewards_skips_nothing(tmp_path: Path) -> None:
+    run = run_with(tmp_path, policy="auto", action="skip")
+    found = proposal(watch_of(replace(run, run=replace(run.run, kind="rl")), tmp_path, 50), SPIKE)
+    assert found is not None
+    assert (found.values, found.go_back_to, found.auto) == ((), 0, False)
+    assert found.why == "no step of this trainer can be left out, and the same steps would come again"
+
+
 def test_what_the_trainer_skipped_itself_is_no_instability(tmp_path: Path) -> None:
     skipped = [StepSkipped(1, step, 9.0, 50.0, "") for step in (101, 102, 103)]
     spikes = steps(101, 103, 9.0)
