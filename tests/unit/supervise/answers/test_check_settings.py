@@ -48,6 +48,15 @@ def test_a_change_has_its_values_with_those_before(tmp_path: Path) -> None:
     assert change.texts == ("optim.lr = 1.0, was 0.001", "optim.clip_norm = 0.5, was 1.0")
 
 
+def test_steps_to_skip_are_a_list_of_step_numbers(tmp_path: Path) -> None:
+    run_dir = open_run(tmp_path)
+    change = check(run_dir, {"optim.skip_steps": [20, 21]}, 10)
+    assert (change.values, change.before) == ({"optim.skip_steps": [20, 21]}, {"optim.skip_steps": []})
+    for wrong in ([0], [1.5], 20, ["all"]):
+        with pytest.raises(UserError, match="optim.skip_steps"):
+            check(run_dir, {"optim.skip_steps": wrong}, 10)
+
+
 def test_accepted_changes_are_what_was_before(tmp_path: Path) -> None:
     run_dir = open_run(tmp_path)
     write_plan(run_dir.settings, ChangePlan(version=1, values={"optim.lr": 0.5}, before={}, config={"optim.lr": 0.001}))
