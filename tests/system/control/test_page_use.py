@@ -38,7 +38,7 @@ def test_an_editor_sees_the_version_that_came_while_it_was_used(tmp_path: Path, 
         page.goto(served.url)
         page.fill("#by", "ben")
         page.fill("input[data-key='optim.lr']", "2e-4")
-        wait(page, "!document.getElementById('apply').disabled")
+        wait(page, "document.getElementById('preview').textContent.includes('checked as in the config')")
         write_plan(run_dir.settings, other)
         report_step(run_dir, 51)
         page.wait_for_selector("#preview .refused")
