@@ -53,7 +53,7 @@ def test_steps_to_skip_are_a_list_of_step_numbers(tmp_path: Path) -> None:
     change = check(run_dir, {"optim.skip_steps": [20, 21]}, 10)
     assert (change.values, change.before) == ({"optim.skip_steps": [20, 21]}, {"optim.skip_steps": []})
     for wrong in ([0], [1.5], 20, ["all"]):
-        with pytest.raises(UserError, match="optim.skip_steps"):
+        with pytest.raises(UserError, match=r"optim\.skip_steps"):
             check(run_dir, {"optim.skip_steps": wrong}, 10)
 
 
