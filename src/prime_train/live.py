@@ -19,126 +19,33 @@ process, which is when they are needed.
 from __future__ import annotations
 
 import atexit
-import json
-import math
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prime_train.live_checkpoint import seal
 from prime_train.live_plans import ScriptPlans
+from prime_train.live_ranks import agree, least, saves_with_others, spans_machines, stops_with_others, take
+from prime_train.live_report import RankReport
 
 FOLDER_ENV = "PRIME_TRAIN_LIVE"  # the folder of this attempt; unset = there is no supervisor
-STOP = "stop"  # a file: the supervisor asks for a save and the end
-STOP_AT = "stop_at"  # a file: the step after which all ranks of this machine stop
 PLANS_ENV = "PRIME_TRAIN_PLANS"  # the folder of the plans of this run
 STEP_ENV = "PRIME_TRAIN_RESUME_STEP"  # the step of the checkpoint that this attempt resumes from
 APPLIED_ENV = "PRIME_TRAIN_APPLIED"  # a file: the steps at which earlier attempts put them in force
-SAVE = "save"  # a file: the supervisor asks for a checkpoint; rank 0 removes it
-SAVE_AT = "save_at"  # a file: the step after which all ranks of this machine save
-RESUME = "resume"  # a file: the path of the checkpoint to resume from
-MANIFEST = "COMPLETE.json"
 
-_BETWEEN_LINES_S = 0.25  # a loop of a thousand steps per second writes four lines
 _BETWEEN_LOOKS_S = 0.2
 _LONGEST_NAME, _LONGEST_PATH = 200, 4096
-# How far a rank may be ahead of rank 0: by a step, and by what it has given to its device without waiting.
-_AHEAD_STEPS, _AHEAD_S = 2, 2.0
 
 _rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"  # torchrun and accelerate, srun
 _world = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or "1"
 _ask_all: Callable[..., bool] | None = None  # how the ranks agree, where another module knows it
 
 
-class _Lines:
-    """The file of this process. Only the newest step waits in memory, at most a quarter of a second."""
-
-    def __init__(self, folder: Path) -> None:
-        self.stop, self.stop_at, self.resume = folder / STOP, folder / STOP_AT, folder / RESUME
-        self.save, self.save_at = folder / SAVE, folder / SAVE_AT
-        self.planned_at = self.saved_at = -1  # the step that this rank chose for the latest save, and its latest save
-        self.listens_to_saves = False
-        self.newest = 0
-        self._first: tuple[float, int] | None = None  # monotonic seconds, step
-        self.looked_s = -math.inf
-        self.listens = False
-        self.stops = False
-        self._written_s = -math.inf
-        self._waiting: tuple[float, int, Any, Any] | None = None
-        self._path = folder / f"rank{_rank}-{os.getpid()}.jsonl"
-        self._file = -1
-        self._failed = False
-        self._cut = False
-
-    def step(self, number: int, loss: Any, tokens: Any) -> None:
-        self.newest = number
-        now_s = time.monotonic()
-        if self._first is None:
-            self._first = now_s, number
-        self._waiting = (time.time(), number, loss, tokens)
-        if now_s - self._written_s >= _BETWEEN_LINES_S:
-            self._written_s = now_s
-            self.flush()
-
-    def choose_last_step(self) -> int:
-        """A step that no rank has reached yet, by the mean step time of this one."""
-        if self._first is None:
-            return self.newest + _AHEAD_STEPS
-        took_s, steps = time.monotonic() - self._first[0], self.newest - self._first[1]
-        return self.newest + max(_AHEAD_STEPS, math.ceil(_AHEAD_S * steps / max(took_s, _AHEAD_S)))
-
-    def flush(self) -> None:
-        """Write the step that waits."""
-        if self._waiting is None:
-            return
-        at_s, number, loss, tokens = self._waiting
-        self._waiting = None
-        line: dict[str, Any] = {"t": round(at_s, 3), "step": number}
-        if loss is not None:
-            line["loss"] = _number(loss)  # a tensor on a GPU is waited for here, four times a second at most
-        if tokens is not None:
-            line["tokens"] = _number(tokens)
-        self._append(line)
-
-    def write(self, **values: Any) -> None:
-        """Write a line of another kind, after the step before it."""
-        self.flush()
-        self._append({"t": round(time.time(), 3), "step": self.newest, **values})
-
-    def _append(self, line: dict[str, Any]) -> None:
-        if self._failed:
-            return
-        try:
-            if self._file < 0:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._file = os.open(self._path, flags, 0o600)
-            data = (("\n" if self._cut else "") + json.dumps(line) + "\n").encode()
-            sent = 0
-            while sent < len(data):  # a network disk may take a part
-                sent += os.write(self._file, data[sent:])
-                self._cut = sent < len(data)  # the next line begins anew if the disk becomes full here
-        except FileNotFoundError:  # the folder is gone, and with it everybody who reads it
-            self._failed = True
-        except OSError:  # a full disk may have room again later
-            pass
-
-
-def _number(value: Any) -> Any:
-    """A plain number; None where there is none. JSON has no NaN, so that is a text."""
-    try:
-        number = float(value.detach() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, RuntimeError):  # a tensor with several values raises RuntimeError
-        return None
-    if not math.isfinite(number):
-        return str(number)
-    return int(number) if number.is_integer() and isinstance(value, int) else number
-
-
-def _open_lines() -> _Lines | None:
+def _open_lines() -> RankReport | None:
     folder = os.environ.get(FOLDER_ENV, "")
-    return _Lines(Path(folder)) if folder and Path(folder).is_dir() else None
+    return RankReport(Path(folder), _rank) if folder and Path(folder).is_dir() else None
 
 
 _lines = _open_lines()
@@ -216,43 +123,9 @@ def checkpoint(path: str | os.PathLike[str], number: int) -> None:
     `path`: a folder or a file that is written, by all ranks. Call it on one rank. Without a supervisor it does the
     same, because the checkpoint is what a supervised run resumes from later. Raises OSError.
     """
-    saved = Path(path).absolute()
-    root = saved if saved.is_dir() else saved.parent
-    files = _list_files(saved) if saved.is_dir() else [saved]
-    sizes = {}
-    for file in files:
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-            sizes[str(file.relative_to(root))] = {"bytes": os.fstat(opened.fileno()).st_size}
-    for folder in {saved.parent, *(file.parent for file in files)}:  # a power cut takes names, too
-        _sync(folder)
-    manifest = saved / MANIFEST if saved.is_dir() else saved.with_name(f"{saved.name}.{MANIFEST}")
-    # Last of all, because it stands for everything else being on the disk.
-    _write_whole(manifest, json.dumps({"version": 1, "step": int(number), "files": sizes}, indent=1))
+    saved = seal(Path(path), int(number))
     if _lines is not None:
         _lines.write(checkpoint=str(saved), of_step=int(number))
-
-
-def _list_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    beside = path.with_name(f"{path.name}.tmp")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def resume_path() -> str | None:
@@ -281,15 +154,15 @@ def should_stop() -> bool:
         return True
     if _ask_all is not None:
         lines.stops = _ask_all(lines.newest, asked_to=lines.stop.exists())
-    elif _spans_machines():
-        lines.stops = _agree(lines.stop.exists())
+    elif spans_machines(_world):
+        lines.stops = agree(lines.stop.exists())
     elif _world == "1":
         now_s = time.monotonic()
         if now_s - lines.looked_s >= _BETWEEN_LOOKS_S:
             lines.looked_s = now_s
             lines.stops = lines.stop.exists()
     else:
-        lines.stops = _stops_with_others(lines)
+        lines.stops = stops_with_others(lines)
     if lines.stops:
         lines.flush()
     return lines.stops
@@ -307,59 +180,14 @@ def should_save() -> bool:
         lines.listens_to_saves = True
         lines.write(saves=True)
     if _world == "1":
-        saves = _take(lines.save)
-    elif _spans_machines():
-        saves = _agree(_take(lines.save))
+        saves = take(lines.save)
+    elif spans_machines(_world):
+        saves = agree(take(lines.save))
     else:
-        saves = _saves_with_others(lines)
+        saves = saves_with_others(lines)
     if saves:
         lines.flush()
     return saves
-
-
-def _take(request: Path) -> bool:
-    """Whether there is a request. Its file is removed, so that it is met once."""
-    try:
-        request.unlink()
-    except OSError:
-        return False
-    return True
-
-
-def _saves_with_others(lines: _Lines) -> bool:
-    """Rank 0 writes down a step that no rank has reached; each rank saves after it, once."""
-    # The step of the request before must lie so far back that every rank has passed it.
-    ahead_steps = lines.choose_last_step() - lines.newest
-    if _rank == "0" and lines.newest > lines.planned_at + ahead_steps and lines.save.exists():
-        try:
-            _write_whole(lines.save_at, str(lines.newest + ahead_steps))
-        except OSError:
-            return False  # the next step tries again
-        lines.planned_at = lines.newest + ahead_steps
-        _take(lines.save)
-    try:
-        with lines.save_at.open(encoding="utf-8") as file:
-            at_step = int(file.read(20))
-    except (OSError, ValueError):
-        return False
-    if at_step <= lines.saved_at or lines.newest < at_step:
-        return False
-    lines.saved_at = at_step
-    return True
-
-
-def _stops_with_others(lines: _Lines) -> bool:
-    """Rank 0 writes down a step that no rank has reached; each rank stops after it."""
-    if _rank == "0" and lines.stop.exists() and not lines.stop_at.exists():
-        try:
-            _write_whole(lines.stop_at, str(lines.choose_last_step()))
-        except OSError:
-            return False  # the next step tries again; one rank alone never stops, because the others would wait for it
-    try:
-        with lines.stop_at.open(encoding="utf-8") as file:
-            return lines.newest >= int(file.read(20))
-    except (OSError, ValueError):
-        return False
 
 
 _settings: ScriptPlans | None = None
@@ -379,7 +207,7 @@ def settings(done: int | None = None) -> dict[str, Any]:
         _settings = ScriptPlans(os.environ[PLANS_ENV], os.environ.get(APPLIED_ENV, ""), note)
     if done is None:
         done = _lines.newest or _read_resume_step()
-    version = _least(_settings.find_newest(done))
+    version = least(_settings.find_newest(done), _world)
     for each, first in _settings.go_to(version, done):
         if _rank == "0":
             _lines.write(settings=each, first=first)
@@ -390,30 +218,3 @@ def _read_resume_step() -> int:
     """The step of the checkpoint that this attempt resumes from; 0 where none is known."""
     found = os.environ.get(STEP_ENV, "")
     return int(found) if found.isascii() and found.isdigit() else 0
-
-
-def _least(version: int) -> int:
-    """The least version of all ranks. A collective, where there are several and torch.distributed connects them."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return version if _world == "1" else 0
-    on_gpu = torch.distributed.get_backend() == "nccl"
-    found = torch.tensor([version], dtype=torch.int64, device="cuda" if on_gpu else "cpu")
-    torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MIN)
-    return int(found.item())
-
-
-def _spans_machines() -> bool:
-    here = os.environ.get("LOCAL_WORLD_SIZE")
-    return here is not None and here != _world
-
-
-def _agree(wants: bool) -> bool:
-    """Whether any rank wants it. A collective, so all ranks call it at the same step."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return wants
-    on_gpu = torch.distributed.get_backend() == "nccl"
-    flag = torch.tensor([wants], dtype=torch.int32, device="cuda" if on_gpu else "cpu")
-    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
-    return bool(flag.item())

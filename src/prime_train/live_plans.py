@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _LONGEST_BYTES = 65536
+_OF_SUPERVISOR = "prime_train."  # how a key begins that the supervisor takes itself
 
 
 class ScriptPlans:
@@ -65,10 +66,11 @@ class ScriptPlans:
         """The values of a plan; none for a file that is no plan, which is so on every rank. Raises OSError."""
         with open(path, encoding="utf-8") as file:
             try:
-                return {**json.loads(file.read(_LONGEST_BYTES))["values"]}
+                found = {**json.loads(file.read(_LONGEST_BYTES))["values"]}
             except (ValueError, KeyError, TypeError):
                 self._note(f"settings version {version} is no plan: it is left out")
                 return {}
+        return {name: value for name, value in found.items() if not name.startswith(_OF_SUPERVISOR)}
 
 
 def _is_there(path: str) -> bool:

@@ -47,6 +47,7 @@ _DRAWN: dict[str, tuple[Any, ...]] = {
     "optim.lr": (3e-4, 1e-3, 2e-3, 5e-3),
     "optim.weight_decay": (0.0, 0.1, 0.5),
     "optim.clip_norm": (0.1, 0.5, 2.0),
+    "optim.skip_steps": ([], [*range(3, 90, 4)], [*range(2, 90, 7)]),
     "eval.interval_steps": (20, 50, 90),
     "checkpoint.interval_steps": (7, 10, 25),
     "batch.micro_batch": (1, 2),

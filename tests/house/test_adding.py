@@ -160,7 +160,7 @@ def test_a_rule_fires_on_its_bad_example_alone(tmp_path: Path, thing: str, code:
 
 def test_a_watch_raises_its_alarm(tmp_path: Path) -> None:
     copy = _copy(tmp_path, "a watch")
-    off = "\n".join(f'{key} = "off"' for key in ("gpu", "engine", "hang", "disk", "host", "preemption"))
+    off = "\n".join(f'{key} = "off"' for key in ("gpu", "engine", "hang", "disk", "host", "preemption", "cost"))
     (tmp_path / "run.toml").write_text(f'{BASE}\n[prime_train.watch]\nload = "alert"\n{off}\n', encoding="utf-8")
     program = """
 import os

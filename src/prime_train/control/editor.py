@@ -21,7 +21,6 @@ from prime_train.core.rundir import RunDir
 
 if TYPE_CHECKING:
     from prime_train.spec import RunSpec
-    from prime_train.spec.command import CommandSpec
 
 Document = dict[str, Any]
 _CHECK_S = 30.0  # the rules of a config take about a second
@@ -41,11 +40,11 @@ def read_editor(run_dir: RunDir) -> Document:
 
     try:
         config, present = read_present(run_dir)
-        keys = _list_declared(run_dir, config.command) if config.command is not None else _list_keys(present)
-        return {"keys": shorten(list(keys)), "problem": None}
+        keys = (*_list_declared(run_dir, config), *_list_keys(present))
+        return {"keys": shorten(keys), "problem": None}
     except UserError as error:
         return {"keys": [], "problem": shorten(f"{error.what}: {error.why}")}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         return {"keys": [], "problem": shorten(f"the settings cannot be read: {error}")}
 
 
@@ -69,11 +68,11 @@ def _list_keys(present: RunSpec) -> Iterator[Document]:
         }
 
 
-def _list_declared(run_dir: RunDir, command: CommandSpec) -> Iterator[Document]:
-    from prime_train.supervise.answers.check_settings import read_declared
+def _list_declared(run_dir: RunDir, config: RunSpec) -> Iterator[Document]:
+    from prime_train.supervise.answers.check_settings import list_declared, read_declared
 
-    values = read_declared(run_dir, command)
-    for each in command.settings:
+    values = read_declared(run_dir, list_declared(config))
+    for each in list_declared(config):
         bounds = [f">= {each.min:g}"] * (each.min is not None) + [f"<= {each.max:g}"] * (each.max is not None)
         kind = "a whole number" if each.whole else "a number"
         legal = ", ".join(part for part in (kind, " and ".join(bounds)) if part)

@@ -22,8 +22,8 @@ from prime_train.events.record import describe
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.state import State
 from prime_train.supervise.processes.lock import find_holder
+from prime_train.supervise.watches.cost.spent import UsedGpus, find_gpus
 from prime_train.supervise.watches.gpu.health import read_gpu_health
-from prime_train.views.compare.spent import UsedGpus, find_gpus
 from prime_train.views.wandb_links import find_link
 
 ENTRIES_KEPT = 2000  # of a run; the files of its events have them all

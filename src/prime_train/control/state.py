@@ -15,7 +15,7 @@ from prime_train.control.followed import FollowedRun, RankSeen
 from prime_train.control.timeline import find_failures, find_marks, shorten
 from prime_train.core.errors import UserError
 from prime_train.supervise.core.state import ActiveAlarm, State
-from prime_train.views.compare.spent import usd_so_far
+from prime_train.supervise.watches.cost.spent import usd_so_far
 from prime_train.views.run import checkpoints
 from prime_train.views.run.status import Status
 from prime_train.views.run.status_document import status_document

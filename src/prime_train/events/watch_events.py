@@ -23,7 +23,7 @@ class AlarmRaised:
 
     kind: ClassVar[str] = "alarm_raised"
     attempt: int  # 0 = raised between attempts
-    watch: str  # "gpu", "engine", "hang", "disk", "host", "preemption", "metrics"
+    watch: str  # "gpu", "engine", "hang", "disk", "host", "preemption", "cost", "metrics"
     name: str  # "gpu_lost"
     subject: str  # "GPU 1"
     answer: str  # the response: "note", "alert", "pause", "restart", "leave"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 TRAINED = ("pretrain", "sft", "rl", "audio")
+SUPERVISED = (*TRAINED, "serve", "command")
 ON_TEXT = ("pretrain", "sft")
 
 
@@ -24,6 +25,7 @@ LIVE_KEYS = (
     LiveKey("optim.muon_lr", "the schedule goes on at its place, times this rate, for the matrices of Muon"),
     LiveKey("optim.weight_decay", "each update decays the matrices by it"),
     LiveKey("optim.clip_norm", "gradients are clipped to it"),
+    LiveKey("optim.skip_steps", "these steps read their data and change no weights", (*ON_TEXT, "audio")),
     LiveKey("eval.interval_steps", "evaluations are at its multiples"),
     LiveKey("checkpoint.interval_steps", "checkpoints are at its multiples"),
     LiveKey("run.max_steps", "the run ends after it, and the schedule is that of a run of this length"),
@@ -32,16 +34,17 @@ LIVE_KEYS = (
     LiveKey("data.loader_workers", "other workers prepare what comes next", (*ON_TEXT, "audio")),
     LiveKey("rl.temperature", "the rollouts that start after it have this temperature", ("rl",)),
     LiveKey("rl.kl_coef", "the loss has this weight of the divergence", ("rl",)),
-    LiveKey("prime_train.heartbeat.startup_limit_s", "at once: a longer silence is a hang"),
-    LiveKey("prime_train.heartbeat.step_limit_s", "at once: a longer silence is a hang"),
-    LiveKey("prime_train.heartbeat.slow_phase_limit_s", "at once: a longer silence is a hang"),
-    LiveKey("prime_train.cleanup.max_disk_gb", "at once: space is freed above it"),
-    LiveKey("prime_train.cleanup.max_used_ratio", "at once: space is freed above it"),
-    LiveKey("prime_train.instability.policy", "at once: for the next instability"),
-    LiveKey("prime_train.instability.action", "at once: for the next instability"),
-    LiveKey("prime_train.instability.factor", "at once: for the next instability"),
-    LiveKey("prime_train.instability.limit", "at once: for the next instability"),
-    LiveKey("prime_train.instability.cool_down_steps", "at once: for the next instability"),
+    LiveKey("prime_train.heartbeat.startup_limit_s", "at once: a longer silence is a hang", SUPERVISED),
+    LiveKey("prime_train.heartbeat.step_limit_s", "at once: a longer silence is a hang", SUPERVISED),
+    LiveKey("prime_train.heartbeat.slow_phase_limit_s", "at once: a longer silence is a hang", SUPERVISED),
+    LiveKey("prime_train.cleanup.max_disk_gb", "at once: space is freed above it", SUPERVISED),
+    LiveKey("prime_train.cleanup.max_used_ratio", "at once: space is freed above it", SUPERVISED),
+    LiveKey("prime_train.budget_usd", "at once: an alarm follows when the cost so far passes it", SUPERVISED),
+    LiveKey("prime_train.instability.policy", "at once: for the next instability", SUPERVISED),
+    LiveKey("prime_train.instability.action", "at once: for the next instability", SUPERVISED),
+    LiveKey("prime_train.instability.factor", "at once: for the next instability", SUPERVISED),
+    LiveKey("prime_train.instability.limit", "at once: for the next instability", SUPERVISED),
+    LiveKey("prime_train.instability.cool_down_steps", "at once: for the next instability", SUPERVISED),
 )
 OF_SUPERVISOR = "prime_train."  # how a key begins that the supervisor takes at once, without the ranks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -20,6 +20,23 @@ def read_value(run: RunSpec, key: str) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def has_key(run: RunSpec, key: str) -> bool:
+    """Whether a run has the key, "table.field"; a table that is unset has none."""
+    part: Any = run
+    for name in key.split("."):
+        if not is_dataclass(part) or all(name != each.name for each in fields(part)):
+            return False
+        part = getattr(part, name)
+    return True
+
+
+def takes_plans(run: RunSpec) -> bool:
+    """Whether the trainer reads changes of its settings. Any supervisor reads those of its own keys."""
+    if run.command is not None:
+        return bool(run.command.settings)
+    return run.format == "run.toml" and run.run.kind in TRAINED and run.parallel.machines == 1
+
+
 RATE_NAMES = ("lr", "learning_rate")  # by which a script declares its learning rate in [[command.settings]]
 
 
@@ -28,7 +45,7 @@ def read_rates(config: RunSpec) -> dict[str, float]:
     if config.command is not None:
         declared = ((each.name, each.value) for each in config.command.settings if each.name in RATE_NAMES)
         return {name: value for name, value in declared if value is not None}
-    if config.format != "run.toml" or config.run.kind not in TRAINED or config.parallel.machines > 1:
+    if not takes_plans(config):
         return {}
     found = {"optim.lr": config.optim.lr, "optim.muon_lr": config.optim.muon_lr}
     return {key: value for key, value in found.items() if value is not None}
@@ -57,13 +74,17 @@ def _put(part: Any, path: list[str], value: Any) -> Any:
 
 
 def find_in_force(config: RunSpec, plans: Iterable[ChangePlan]) -> dict[str, Any]:
-    """The values of the plans, the later ones over the earlier ones.
+    """The values of the plans, the later ones over the earlier ones, but for names that a command has declared.
 
-    A key that the config has changed since a plan was made counts as in the config: its author saw the plan.
+    A key that the config has changed since a plan was made counts as in the config: its author saw the plan. A plan
+    with a key that the run lacks is of another program, and no rank applies it.
     """
     values: dict[str, Any] = {}
     for plan in plans:
-        kept = {key: value for key, value in plan.values.items() if plan.config.get(key) == read_value(config, key)}
+        known = {key: value for key, value in plan.values.items() if has_key(config, key)}
+        if len(known) < len(plan.values) and config.command is None:
+            continue
+        kept = {key: value for key, value in known.items() if plan.config.get(key) == read_value(config, key)}
         values |= kept
     return values
 

@@ -89,6 +89,10 @@ class Optim:
             "end the run. In both cases the weights are as before the step."
         ),
     ] = "end"
+    skip_steps: Annotated[
+        tuple[Positive, ...],
+        Doc('Steps that read their data and change no weights; `instability.action = "skip"` adds some.'),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

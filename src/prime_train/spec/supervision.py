@@ -56,6 +56,10 @@ class Watches:
         Literal["off", "alert", "pause"],
         Doc("AWS, Google Cloud or Azure takes the machine away; `pause` saves if the time allows, and ends the run."),
     ] = "pause"
+    cost: Annotated[
+        Literal["off", "alert", "pause"],
+        Doc("The cost so far passes `budget_usd`; `pause` saves and ends the run. A price is never guessed."),
+    ] = "alert"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +83,11 @@ class Instability:
         Doc("`propose`: the change waits for `prime-train set RUN --accept`; `auto`: the supervisor makes it."),
     ] = "propose"
     action: Annotated[
-        Literal["lower_rate", "roll_back"],
-        Doc("`roll_back`: to the newest checkpoint before it, with the lower rate. A loss of nan always does that."),
+        Literal["lower_rate", "roll_back", "skip"],
+        Doc(
+            "`roll_back`: to the newest checkpoint before it, with the lower rate. A loss of nan always goes back. "
+            "`skip`: to a checkpoint before it, and its steps change no weights (`optim.skip_steps`)."
+        ),
     ] = "lower_rate"
     factor: Annotated[float, Gt(0), Lt(1), Doc("The learning rate is multiplied by it.")] = 0.5
     limit: Annotated[Positive, Doc("Most changes that `auto` makes in a run; later ones are proposed.")] = 3
@@ -194,7 +201,8 @@ class PrimeTrain:
         Annotated[float, Gt(0)] | None, Doc("Maximum hours of the run; `validate` warns if the estimate is longer.")
     ] = None
     budget_usd: Annotated[
-        Annotated[float, Gt(0)] | None, Doc("Maximum cost of the run; `validate` warns if the estimate is higher.")
+        Annotated[float, Gt(0)] | None,
+        Doc("Maximum cost of the run: `validate` compares it with the estimate, `watch.cost` with the cost so far."),
     ] = None
     interruptions_per_day: Annotated[
         Annotated[float, Gt(0)] | None,

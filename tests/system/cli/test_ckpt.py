@@ -192,7 +192,9 @@ def test_a_pin_that_cannot_be_has_a_message_of_four_parts(tmp_path: Path) -> Non
     assert list((tmp_path / "elsewhere").iterdir()) == [], "a link is not followed"
     os.truncate(run_dir.checkpoint(20) / "__0_0.distcp", 7)
     assert "only a complete checkpoint" in prime_train("ckpt", "pin", "small", "20", cwd=tmp_path).stderr
-    assert "no checkpoint of step 30" in prime_train("ckpt", "pin", "small", "30", cwd=tmp_path).stderr
+    refused = prime_train("ckpt", "pin", "small", "30", cwd=tmp_path).stderr
+    assert "no checkpoint of step 30" in refused
+    assert "--step" not in refused, "the step is an argument"
 
 
 def test_prune_never_takes_the_newest_complete_one(tmp_path: Path) -> None:

@@ -233,6 +233,18 @@ def test_a_stop_is_known_a_step_late_and_what_is_saved_is_where_the_run_is(
 
 
 @pytest.mark.parametrize("behind", [0, 1])
+def test_steps_that_are_left_out_are_reported_as_skipped(texts: Path, train: Train, behind: int) -> None:
+    run = kept(texts, optim=spec.Optim(skip_steps=(4, 5)), eval=spec.Eval(interval_steps=None))
+    run_dir = train("run", run, behind)
+    assert [line["step"] for line in tiny.metrics(run_dir) if line["skipped"]] == [4, 5]
+    skipped = [event for event in tiny.events(run_dir) if isinstance(event, StepSkipped)]
+    assert [(event.step, event.reason) for event in skipped] == [
+        (4, "optim.skip_steps has it"),
+        (5, "optim.skip_steps has it"),
+    ]
+
+
+@pytest.mark.parametrize("behind", [0, 1])
 @pytest.mark.parametrize("poisoned", [4, 5])
 def test_a_spike_is_recorded_for_its_own_step(
     texts: Path, train: Train, monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int

@@ -108,6 +108,22 @@ def test_a_norm_beyond_six_deviations_is_skipped_and_one_below_is_not() -> None:
     assert not train_step(made, [tiny.batch(1)], lr=1e-2).skipped
 
 
+@pytest.mark.parametrize("on_spike", ["end", "skip"])
+def test_a_step_that_is_left_out_leaves_weights_moments_and_limit_bit_equal(on_spike: str) -> None:
+    made = training(spikes_from(on_spike, {}))  # type: ignore[arg-type]
+    train_step(made, [tiny.batch(1)], lr=1e-2)
+    before, norms = state_of(made), made.spikes.position()
+    made.spikes.leaves_out = True
+    for step in range(2, 20):  # more than may be spikes
+        result = train_step(made, [tiny.batch(step)], lr=1e-2)
+        assert (result.skipped, math.isfinite(result.loss)) == (True, True)
+        assert made.spikes.record(step, 1e-2, result) == "optim.skip_steps has it"
+    assert same(state_of(made), before)
+    assert made.spikes.position() == norms
+    made.spikes.leaves_out = False
+    assert not train_step(made, [tiny.batch(20)], lr=1e-2).skipped
+
+
 def test_end_has_no_limit_on_the_norm() -> None:
     assert not take_step(training(), [tiny.batch(1)], 1e-2, thousandfold).skipped
     assert limit_of(Spikes("end", watchful().norms)) == math.inf

@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train import live
+from prime_train import live, live_ranks
+from prime_train.live_report import RankReport
 from prime_train.programs.command.live_lines import LiveLine, LiveLines, parse_live_line
 
 
 @contextmanager
-def supervised(folder: Path, *, rank: str = "0", world: str = "1") -> Iterator[live._Lines]:
+def supervised(folder: Path, *, rank: str = "0", world: str = "1") -> Iterator[RankReport]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live, "_rank", rank)
         patch.setattr(live, "_world", world)
         patch.setattr(live, "_BETWEEN_LOOKS_S", 0.0)
-        lines = live._Lines(folder)
+        lines = RankReport(folder, rank)
         patch.setattr(live, "_lines", lines)
         yield lines
 
@@ -156,7 +157,7 @@ def test_one_process_stops_at_once(tmp_path: Path) -> None:
 def test_all_ranks_stop_at_the_same_step(order: list[int], asked_at: int, tmp_path_factory: Any) -> None:
     """Two ranks that synchronise their gradients: neither begins step n + 2 before the other has done step n."""
     folder = tmp_path_factory.mktemp("live")
-    lines = [live._Lines(folder), live._Lines(folder)]
+    lines = [RankReport(folder, "0"), RankReport(folder, "1")]
     stopped: list[int | None] = [None, None]
 
     def do_step(rank: int) -> None:
@@ -164,10 +165,8 @@ def test_all_ranks_stop_at_the_same_step(order: list[int], asked_at: int, tmp_pa
         if stopped[rank] is not None or lines[rank].newest > other:  # it waits for the gradients of the other
             return
         lines[rank].newest += 1
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(live, "_rank", str(rank))
-            if live._stops_with_others(lines[rank]):
-                stopped[rank] = lines[rank].newest
+        if live_ranks.stops_with_others(lines[rank]):
+            stopped[rank] = lines[rank].newest
 
     for turn, rank in enumerate([*order, *([0, 1] * 40)]):
         if turn == asked_at:
@@ -190,17 +189,15 @@ def test_one_process_saves_once_for_each_request(tmp_path: Path) -> None:
 def test_all_ranks_save_at_the_same_steps(order: list[int], asked_at: set[int], tmp_path_factory: Any) -> None:
     """Two ranks that synchronise their gradients: neither begins step n + 2 before the other has done step n."""
     folder = tmp_path_factory.mktemp("live")
-    lines = [live._Lines(folder), live._Lines(folder)]
+    lines = [RankReport(folder, "0"), RankReport(folder, "1")]
     saved: list[list[int]] = [[], []]
 
     def do_step(rank: int) -> None:
         if lines[rank].newest > lines[1 - rank].newest:
             return
         lines[rank].newest += 1
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(live, "_rank", str(rank))
-            if live._saves_with_others(lines[rank]):
-                saved[rank].append(lines[rank].newest)
+        if live_ranks.saves_with_others(lines[rank]):
+            saved[rank].append(lines[rank].newest)
 
     for turn, rank in enumerate([*order, *([0, 1] * 60)]):
         if turn in asked_at:
@@ -220,7 +217,7 @@ def test_ranks_on_several_machines_ask_all(monkeypatch: Any, tmp_path: Path) -> 
 
     (tmp_path / "stop").touch()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    monkeypatch.setattr(live, "_agree", ask)
+    monkeypatch.setattr(live, "agree", ask)
     with supervised(tmp_path, world="2"):
         assert not live.should_stop()  # the others have not been asked to
     assert asked == [True]

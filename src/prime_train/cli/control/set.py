@@ -16,7 +16,7 @@ from prime_train.core.plans import ChangePlan, list_versions, read_plan, read_pl
 from prime_train.core.process_id import own_user
 from prime_train.core.rundir import RunDir
 from prime_train.spec.live_values import describe_values, read_value
-from prime_train.supervise.answers.check_settings import check, list_live, read_declared, read_present
+from prime_train.supervise.answers.check_settings import check, list_declared, list_live, read_declared, read_present
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.run_directory import read_run_spec
 from prime_train.supervise.processes.ask import ask, create_request_id
@@ -169,22 +169,22 @@ def _read_undone(run_dir: RunDir, version: int, given: Mapping[str, Any], why: s
 def _live_document(run_dir: RunDir, state: State) -> dict[str, Any]:
     config, present = read_present(run_dir)
     head = {"version": 1, "run": run_dir.path.name, "settings_version": _find_version(run_dir, state)}
-    if config.command is not None:
-        began = {each.name: each.value for each in config.command.settings}
-        found = read_declared(run_dir, config.command).items()
-        declared = [
-            {"key": name, "value": value, "in_config": began.get(name), "effect": "for the script"}
-            for name, value in found
-        ]
-        return head | {"keys": declared}
+    declared = list_declared(config)
+    values = read_declared(run_dir, declared)
     keys = [
-        {
-            "key": each.key,
-            "value": read_value(present, each.key),
-            "in_config": read_value(config, each.key),
-            "effect": each.effect,
-        }
-        for each in list_live(present)
+        *(
+            {"key": one.name, "value": values[one.name], "in_config": one.value, "effect": "for the script"}
+            for one in declared
+        ),
+        *(
+            {
+                "key": each.key,
+                "value": read_value(present, each.key),
+                "in_config": read_value(config, each.key),
+                "effect": each.effect,
+            }
+            for each in list_live(present)
+        ),
     ]
     return head | {"keys": keys}
 

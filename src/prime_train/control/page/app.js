@@ -2,9 +2,11 @@
 // Shows the document of all runs, and everything of the chosen one. Texts from runs are set as text, never as HTML.
 
 const $ = (id) => document.getElementById(id);
-const ROWS_SHOWN = 200, SMALL_FROM = 65, DETAIL_EVERY_MS = 500, LOG_EVERY_MS = 1500, JUDGE_AFTER_MS = 400;
-let model = {runs: {}, machines: {}, failures: {}, controller: {}};
-let chosen = "", detail = null, role = "viewer", lastId = "", detailDue = 0, detailBusy = false, everConnected = false;
+const ROWS_SHOWN = 200, SMALL_FROM = 65, DETAIL_EVERY_MS = 500, LOG_EVERY_MS = 1500, JUDGE_AFTER_MS = 400, ANSWER_MS = 60000, AGAIN_MS = 2000;
+// Without a prototype, because a run may have any name: __proto__ is one.
+const createModel = () => Object.fromEntries(["runs", "machines", "failures", "controller"].map((name) => [name, Object.create(null)]));
+let model = createModel();
+let chosen = "", detail = null, role = "viewer", lastId = "", detailDue = 0, detailBusy = false, isReady = false;
 
 // --- making elements ----------------------------------------------------------------------------------
 
@@ -61,9 +63,12 @@ function keep(of, name, made, create) {
   kept[of].set(name, {made, element});
   return element;
 }
-/** Replace the children, unless they are these already. */
+/** Replace the children, unless they are these already. The keyboard stays on what has the same data attributes. */
 function fill(parent, children) {
-  if (parent.children.length !== children.length || children.some((child, place) => parent.children[place] !== child)) parent.replaceChildren(...children);
+  if (parent.children.length === children.length && children.every((child, place) => parent.children[place] === child)) return;
+  const held = parent.contains(document.activeElement) ? {...document.activeElement.dataset} : {}, names = Object.keys(held);
+  parent.replaceChildren(...children);
+  if (names.length && !parent.contains(document.activeElement)) [...parent.querySelectorAll("*")].find((one) => names.every((name) => one.dataset[name] === held[name]))?.focus({preventScroll: true});
 }
 function showRuns() {
   const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -153,7 +158,7 @@ function showFailures() {
   const all = Object.entries(model.failures).flatMap(([run, found]) => found.map((one) => ({run, ...one}))).sort((a, b) => b.time_s - a.time_s);
   $("failures-note").textContent = all.length ? `${all.length}, newest first` : "none";
   $("failures").parentElement.hidden = !all.length;
-  $("failures").replaceChildren(...all.slice(0, ROWS_SHOWN).map((one) => {
+  fill($("failures"), all.slice(0, ROWS_SHOWN).map((one) => {
     const recovered = one.recovered_s === null ? (model.runs[one.run]?.supervised ? "not yet" : "–") : duration(one.recovered_s);
     return make("tr", {class: "choice", tabindex: 0, "data-failure": `${one.run}/${one.attempt}`, click: () => showFailure(one)}, make("td", {}, clock(one.time_s)), make("td", {class: "name"}, one.run), cell(one.attempt, "num"), cell(whole(one.step), "num"), cell(one.what, "text"), cell(recovered, "num"));
   }));
@@ -187,7 +192,7 @@ function askDetail() {
     const name = chosen, found = await get(`/api/run?name=${encodeURIComponent(name)}`);
     detailBusy = false;
     if (name !== chosen) { askDetail(); return; }
-    if (found) { detail = found; showDetail(); } else if (!(name in model.runs)) { $("run").hidden = true; }
+    if (found) { detail = found; if (isPressed) due.add(showDetail); else showDetail(); } else if (!(name in model.runs)) { $("run").hidden = true; }
   }, detail ? DETAIL_EVERY_MS : 0);
 }
 function showDetail() {
@@ -245,53 +250,71 @@ function showProposal(row) {
   $("proposal").replaceChildren(make("b", {}, `proposed: ${one.change}`), make("div", {}, one.what), row.supervised ? accept : "");
 }
 function showCheckpoints(row) {
-  const found = detail.checkpoints, parent = $("checkpoints");
-  parent.replaceChildren(...found.checkpoints.map((one) => {
+  const found = detail.checkpoints;
+  const lines = found.checkpoints.map((one) => {
     const [pin, text, question] = one.pinned ? ["unpin", "Unpin", `Let deletions take the checkpoint of step ${whole(one.step)} again?`] : ["pin", "Pin", `Keep the checkpoint of step ${whole(one.step)} from every deletion?`];
     const pinning = one.complete || one.pinned ? make("button", {class: "small plain owner", type: "button", "data-pin": one.step, click: () => confirmThen(question, () => send("command_requested", {command: pin, step: one.step}))}, text) : "";
     const back = row.supervised && one.complete ? make("button", {class: "small plain owner", type: "button", "data-step": one.step, click: () => confirmThen(`End the attempt and resume from step ${whole(one.step)}? Later steps are trained again.`, () => send("command_requested", {command: "go_back", step: one.step}))}, "Resume from here") : "";
     return make("tr", {}, cell(whole(one.step), "num"), cell(short(one.size_bytes, "B"), "num"), cell(duration(one.age_s), "num"), cell([one.problem ?? (one.resume ? "complete; a resume uses it" : "complete"), one.pinned ? "pinned" : ""].filter(Boolean).join("; "), "text"), make("td", {}, pinning, " ", back));
-  }));
-  if (found.problem) parent.append(make("tr", {}, make("td", {colspan: 5}, found.problem)));
-  else if (!found.checkpoints.length) parent.append(make("tr", {}, make("td", {colspan: 5, class: "quiet"}, "none yet")));
+  });
+  const remark = found.problem ?? (lines.length ? "" : "none yet");
+  fill($("checkpoints"), remark ? [...lines, make("tr", {}, make("td", {colspan: 5, class: found.problem ? "" : "quiet"}, remark))] : lines);
 }
 
 // --- the editor of live settings ----------------------------------------------------------------------
 
-let shownKeys = "", verdict = null, judgeDue = 0;
+let shownKeys = "", verdict = null, judgeDue = 0, seen = 0, isApplying = false;
 /** What may change, with its value. Of a run on another machine only the values are known here. */
 const liveKeys = () => detail?.editor?.keys ?? Object.entries(detail?.values ?? {}).map(([key, value]) => ({key, value, legal: "", effect: "", obstacle: null}));
 const keyInputs = () => [...$("keys").querySelectorAll("input")];
-function resetEditor() { $("editor").reset(); shownKeys = ""; $("keys").replaceChildren(); preview(); }
+const newest = () => Math.max(0, ...(detail?.settings ?? []).map((one) => one.version));
+const isEditing = () => [...keyInputs(), $("other-key"), $("other-value")].some((input) => input.value !== "");
+function resetEditor() {
+  const by = $("by").value;
+  $("editor").reset();
+  $("by").value = by;
+  shownKeys = "";
+  $("keys").replaceChildren();
+  preview();
+}
 function keyLine(one) {
   const input = make("input", {class: "owner", "data-key": one.key, inputmode: "decimal", maxlength: 100, placeholder: "change to", title: `${one.legal}; ${one.effect}`});
-  return make("label", {class: "key", title: one.effect}, make("code", {}, one.key), make("span", {class: "num"}, asText(one.value)), ...(one.obstacle ? [make("span", {class: "quiet obstacle"}, one.obstacle)] : [input, make("span", {class: "quiet legal"}, one.legal)]));
+  return make("label", {class: "key", title: one.effect}, make("code", {}, one.key), make("span", {class: "num", "data-value": one.key}, asText(one.value)), ...(one.obstacle ? [make("span", {class: "quiet obstacle"}, one.obstacle)] : [input, make("span", {class: "quiet legal"}, one.legal)]));
 }
 const asText = (value) => value === null || value === undefined ? "unset" : typeof value === "object" ? JSON.stringify(value) : String(value);
 function showEditor() {
   const keys = liveKeys(), problem = detail.editor?.problem, signature = JSON.stringify([keys, problem]);
-  if (signature !== shownKeys && !keyInputs().some((input) => input.value !== "")) {
+  // The version on which an edit is based is the one that its author saw when it began: a later one refuses it.
+  if (!isEditing()) seen = newest();
+  if (signature !== shownKeys && isEditing()) {
+    for (const one of keys) for (const shown of $("keys").querySelectorAll("[data-value]")) if (shown.dataset.value === one.key) shown.textContent = asText(one.value);
+  } else if (signature !== shownKeys) {
     shownKeys = signature;
     $("keys").replaceChildren(...keys.map(keyLine));
     if (!keys.length) $("keys").replaceChildren(make("span", {class: "quiet"}, problem ?? "no key of this run changes while it trains"));
   }
   for (const input of [...keyInputs(), $("other-key"), $("other-value")]) input.disabled = !detail.row.supervised;
   const applied = new Map(detail.entries.filter((entry) => entry.kind === "settings_applied").map((entry) => [entry.details.version, entry.step]));
-  $("versions").replaceChildren(...[...detail.settings].reverse().map((one) => {
+  const versions = [...detail.settings].reverse().map((one) => {
     const values = Object.entries(one.values ?? {}), isDropped = !values.length;
     return make("div", {class: "version"}, make("b", {}, `${one.version}: `), isDropped ? "dropped: the run went back to a step before it" : values.map(([key, value]) => `${key} = ${asText(value)}`).join(", "),
       make("div", {class: "quiet"}, [isDropped ? "" : applied.has(one.version) ? `in force from step ${whole(applied.get(one.version))}` : "not in force yet", one.by, one.why, clock(one.requested_s)].filter(Boolean).join(" · ")),
       Object.keys(one.before ?? {}).length && detail.row.supervised ? make("button", {class: "small plain owner", type: "button", "data-back": one.version, click: () => fillEditor(one.before, `back to before version ${one.version}`)}, "Roll back") : null);
-  }));
-  if (!detail.settings.length) $("versions").replaceChildren(make("span", {class: "quiet"}, "nothing was changed"));
+  });
+  fill($("versions"), versions.length ? versions : [make("span", {class: "quiet"}, "nothing was changed")]);
   showPreview();
 }
 /** Put values into the editor, where they are looked at before they are applied. */
 function fillEditor(values, why) {
+  for (const input of [...keyInputs(), $("other-key"), $("other-value")]) input.value = "";
+  const left = [];
   for (const [key, value] of Object.entries(values)) {
     const input = keyInputs().find((one) => one.dataset.key === key);
     if (input) input.value = asText(value);
+    else left.push(key);
   }
+  if (left.length) notice({what: `left out: ${left.join(", ")}`, why: "the editor has no line for it", fix: `prime-train set ${chosen} --undo VERSION`}, true);
+  seen = newest();
   $("why").value = why;
   preview();
 }
@@ -329,16 +352,26 @@ function showPreview() {
     const before = now.get(key), times = typeof before === "number" && typeof value === "number" && before ? ` (× ${number(value / before, 3)})` : "";
     return make("div", {}, now.has(key) ? `${key}: ${asText(before)} → ${asText(value)}${times}` : `${key} → ${asText(value)}`);
   }));
+  const later = newest() > seen && changes.length > 0;
+  if (later) {
+    const found = detail.settings.filter((one) => one.version > seen).map((one) => `${one.by || "another author"} set ${Object.entries(one.values ?? {}).map(([key, value]) => `${key} = ${asText(value)}`).join(", ")}`);
+    $("preview").append(make("div", {class: "refused"}, make("b", {}, `version ${newest()} came while this was written`), make("div", {}, found.join("; ")),
+      make("button", {class: "small plain", type: "button", "data-command": "keep", click: () => { seen = newest(); showPreview(); }}, "Keep my values")));
+  }
   // An error without an exit code is one of the controller, which leaves the verdict to the supervisor.
   const refused = verdict?.error?.exit_code === undefined ? null : verdict.error;
   if (refused) $("preview").append(make("div", {class: "refused"}, make("b", {}, refused.what), make("div", {}, refused.why), make("div", {}, refused.fix)));
   else if (changes.length) $("preview").append(make("span", {class: "quiet"}, verdict?.texts ? "checked as in the config: all ranks apply it at the same step" : verdict ? "the supervisor checks it when it is applied" : "is checked ..."));
-  $("apply").disabled = !changes.length || refused !== null;
+  $("apply").disabled = !changes.length || refused !== null || later || isApplying;
 }
 async function applyChanges() {
-  const expected = Math.max(0, ...detail.settings.map((one) => one.version));
-  const answer = await send("settings_requested", {values: edited(), why: $("why").value.trim(), expected});
+  const name = chosen;
+  isApplying = $("apply").disabled = true; // a second click would be a second change
+  const answer = await send("settings_requested", {values: edited(), why: $("why").value.trim(), expected: seen});
+  isApplying = false;
+  if (name !== chosen) return;
   if (answer && answer.outcome !== "refused") resetEditor();
+  else showPreview();
 }
 
 // --- requests, dialogs, notices -----------------------------------------------------------------------
@@ -346,7 +379,7 @@ async function applyChanges() {
 /** The document, also that of an error; null without an answer. */
 async function ask(address) {
   try {
-    const answer = await fetch(address);
+    const answer = await fetch(address, {signal: AbortSignal.timeout(ANSWER_MS)}); // one that never comes would hold up all later ones
     if (answer.status === 401) lockOut();
     return await answer.json();
   } catch { return null; }
@@ -392,7 +425,7 @@ async function readLog() {
   const name = chosen, attempt = $("log-attempt").value;
   if (!name || document.hidden) return;
   const found = await get(`/api/log?name=${encodeURIComponent(name)}&attempt=${attempt}`);
-  if (name !== chosen || !found) return;
+  if (name !== chosen || attempt !== $("log-attempt").value || !found) return;
   const options = ["", ...found.attempts.map(String).reverse()];
   if ($("log-attempt").children.length !== options.length) { $("log-attempt").replaceChildren(...options.map((one) => make("option", {value: one}, one || "latest"))); $("log-attempt").value = attempt; }
   const text = found.problem ?? found.lines.join("\n");
@@ -404,18 +437,19 @@ async function readLog() {
 // --- the stream ---------------------------------------------------------------------------------------
 
 const due = new Set(); // what is shown again at the next frame; a page that is not visible has none
-let shownAt = 0;
+let shownAt = 0, isPressed = false;
 function show() {
   cancelAnimationFrame(shownAt);
   shownAt = 0;
+  if (isPressed) return; // a click is lost if its element is replaced before the button is released
   for (const part of due) part();
   due.clear();
-  if (!chosen && everConnected) { const first = $("runs").firstChild?.dataset?.run; if (first) choose(first); }
+  if (!chosen && isReady) { const first = $("runs").firstChild?.dataset?.run; if (first) choose(first); }
 }
 function take(kind, data) {
-  if (kind === "state") model = {runs: {}, machines: {}, failures: {}, controller: {}};
+  if (kind === "state") model = createModel();
   for (const [section, changed] of Object.entries(data)) {
-    for (const [name, value] of Object.entries(changed)) { if (value === null) delete model[section][name]; else (model[section] ??= {})[name] = value; }
+    for (const [name, value] of Object.entries(changed)) { if (value === null) delete model[section]?.[name]; else (model[section] ??= Object.create(null))[name] = value; }
   }
   for (const of of ["runs", "machines"]) for (const [name, value] of Object.entries(data[of] ?? {})) if (value === null) kept[of].delete(name);
   if (kind === "state") for (const map of Object.values(kept)) map.clear();
@@ -426,18 +460,29 @@ function take(kind, data) {
   if (chosen && (kind === "state" || data.runs?.[chosen] || data.failures?.[chosen])) askDetail();
 }
 function connected(text, kind) { $("connection").textContent = text; $("connection").className = `tag ${kind}`; }
-function lockOut() { connected("locked out: open the address that prime-train control prints", "bad"); }
+let isLockedOut = false;
+function lockOut() { isLockedOut = true; connected("locked out: open the address that prime-train control prints", "bad"); }
 let source = null;
 function follow() {
   source = new EventSource(`/api/stream?since=${encodeURIComponent(lastId)}`);
   const handle = (kind) => (event) => { lastId = event.lastEventId; take(kind, JSON.parse(event.data)); };
   source.addEventListener("state", handle("state"));
   source.addEventListener("change", handle("change"));
-  source.onopen = () => connected("live", "good");
+  source.onopen = () => { isLockedOut = false; connected("live", "good"); };
   source.onerror = () => {
-    connected("connection lost; trying again", "warn");
-    if (source.readyState === EventSource.CLOSED) setTimeout(follow, 2000); // the server refused: the browser gives up
+    if (!isLockedOut) connected("connection lost; trying again", "warn");
+    if (source.readyState === EventSource.CLOSED) setTimeout(follow, AGAIN_MS); // the server refused: the browser gives up
   };
+}
+
+/** The name of a run in the address; "" where there is none. */
+function readHash() {
+  try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
+}
+function release() {
+  if (!isPressed) return;
+  isPressed = false;
+  if (due.size) show();
 }
 
 async function start() {
@@ -452,19 +497,25 @@ async function start() {
   setInterval(() => { if ($("log-follow").checked) readLog(); }, LOG_EVERY_MS);
   setInterval(() => { for (const element of document.querySelectorAll("[data-time]")) element.textContent = element.dataset.time ? age(Number(element.dataset.time)) : ""; }, 1000);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (detail) showDetail(); });
-  const found = await get("/api/state");
-  if (found) {
-    role = found.role;
-    lastId = found.id;
-    document.body.classList.toggle("viewer", role !== "owner");
-    $("role").hidden = role === "owner";
-    everConnected = true;
-    const wanted = decodeURIComponent(location.hash.slice(1));
-    if (wanted in found.runs) chosen = wanted;
-    const {runs, machines, failures, controller} = found;
-    take("state", {runs, machines, failures, controller});
-    if (chosen) choose(chosen);
+  addEventListener("hashchange", () => { if (readHash() in model.runs && readHash() !== chosen) choose(readHash()); });
+  addEventListener("pointerdown", () => { isPressed = true; }, true);
+  for (const kind of ["pointerup", "pointercancel", "blur"]) addEventListener(kind, () => setTimeout(release)); // after the click
+  addEventListener("pointermove", (event) => { if (!event.buttons) release(); }); // a scroll bar reports no end
+  let found = await get("/api/state");
+  while (!found) { // the controller starts again; without its answer the page would not know what it may do
+    if (!isLockedOut) connected("no answer; trying again", "warn");
+    await new Promise((resume) => setTimeout(resume, AGAIN_MS));
+    found = await get("/api/state");
   }
+  role = found.role;
+  lastId = found.id;
+  document.body.classList.toggle("viewer", role !== "owner");
+  $("role").hidden = role === "owner";
+  isReady = true;
+  const {runs, machines, failures, controller} = found;
+  if (readHash() in runs) chosen = readHash();
+  take("state", {runs, machines, failures, controller});
+  if (chosen) choose(chosen);
   follow();
 }
 start();

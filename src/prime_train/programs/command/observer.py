@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from prime_train import live
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import SeenPaths
 from prime_train.core.plans import read_plan
 from prime_train.core.rundir import RunDir, append_line
 from prime_train.events import CheckpointUnreadable, Phase, Progress, SaveListened, SettingsApplied, StopListened
+from prime_train.live_report import SAVE, STOP
 from prime_train.programs.command.files import GrowingFile
 from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.judge import EndRules, SeenEnd, judge_end
@@ -182,12 +182,12 @@ class CommandObserver(LogObserver):
     def _ask_stop(self) -> None:
         """Create the file that should_stop() looks for. Without it the trainer gets SIGTERM after its grace."""
         with suppress(OSError):
-            (self._live.folder / live.STOP).touch()
+            (self._live.folder / STOP).touch()
 
     def _pass_save_on(self) -> None:
         """Give the file of a request to save the place where should_save() looks for it."""
         with suppress(OSError):
-            self._run_dir.save_request(self._attempt).rename(self._live.folder / live.SAVE)
+            self._run_dir.save_request(self._attempt).rename(self._live.folder / SAVE)
 
     def _enter(self, phase: str, detail: str, limit_s: float = 0.0) -> None:
         """Report a phase that is slow on purpose, once until the next step. `limit_s`: 0 where it is not known."""

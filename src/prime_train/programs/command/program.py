@@ -17,6 +17,7 @@ from prime_train.checkpoints.cleanup import Keep
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
+from prime_train.live_report import RESUME
 from prime_train.programs import base
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.command.describe import describe_search, describe_trainer
@@ -116,7 +117,7 @@ class CommandProgram(RunTomlProgram):
                 cwd=trainer.cwd,
                 log=run_dir.log(attempt, ROLE),
                 variables=(*own, *variables, *_add_live(trainer, run_dir, attempt, resume_step)),
-                files=((live_folder(run_dir, attempt) / live.RESUME, saved),),
+                files=((live_folder(run_dir, attempt) / RESUME, saved),),
             ),
         )
 

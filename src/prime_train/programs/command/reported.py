@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train import live
 from prime_train.checkpoints.folder_layout import FolderLayout
 from prime_train.checkpoints.proofs import FileProof
 from prime_train.core import outside
 from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.live_checkpoint import MANIFEST
 from prime_train.programs.command.live_lines import LiveLine
 
 
@@ -37,9 +37,9 @@ def find_place(checkpoint: Path, step: int, *, is_folder: bool) -> ReportedPlace
     before, after = checkpoint.name[: numbers[-1].start()], checkpoint.name[numbers[-1].end() :]
     name = rf"{re.escape(before)}(\d+){re.escape(after)}"
     if is_folder:
-        return ReportedPlace(checkpoint.parent, FolderLayout(name, proofs=(_manifest(live.MANIFEST),)))
-    beside = rf"(?:\.{re.escape(live.MANIFEST)})?"
-    proofs = (_manifest(f"*.{live.MANIFEST}"),)
+        return ReportedPlace(checkpoint.parent, FolderLayout(name, proofs=(_manifest(MANIFEST),)))
+    beside = rf"(?:\.{re.escape(MANIFEST)})?"
+    proofs = (_manifest(f"*.{MANIFEST}"),)
     return ReportedPlace(checkpoint.parent, FolderLayout(name + beside, kind="file", proofs=proofs))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,20 @@ from prime_train.core.plans import read_plans
 from prime_train.core.rundir import RunDir
 from prime_train.events.bounds import MOST_STEPS
 from prime_train.spec import RunSpec
-from prime_train.spec.command import CommandSpec, DeclaredSetting
-from prime_train.spec.live_keys import LIVE_KEYS, LiveKey, find_fixed, find_live
-from prime_train.spec.live_values import describe_values, overlay, read_value, with_values
+from prime_train.spec.command import DeclaredSetting
+from prime_train.spec.live_keys import LIVE_KEYS, OF_SUPERVISOR, LiveKey, find_fixed, find_live
+from prime_train.spec.live_values import describe_values, overlay, read_value, takes_plans, with_values
 from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.launch.run_directory import Resume, read_run_spec
 from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.edit import EditRefused, edited
 
 _CONFIG = "config.toml"  # how the rules name the config of the run
+
+
+def list_declared(run: RunSpec) -> tuple[DeclaredSetting, ...]:
+    """The settings that a command declares; none for any other program."""
+    return run.command.settings if run.command is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +53,20 @@ class Change:
 
 
 def read_present(run_dir: RunDir) -> tuple[RunSpec, RunSpec]:
-    """The run as its config has it, and with all accepted changes. Raises UserError for a run without live changes."""
+    """The run as its config has it, and with all accepted changes. Raises UserError for one without live changes."""
     config = read_run_spec(run_dir)
     if config is None:
         fix = f"prime-train status {run_dir.path.name}"
         raise UserError("the run has not begun", str(run_dir.path), "there is no training whose settings change", fix)
-    _refuse_kind(config, run_dir)
-    # The names of a command are no keys of its config.
-    return config, config if config.command is not None else overlay(config, read_plans(run_dir.settings))
+    _refuse_machines(config, run_dir)
+    return config, overlay(config, read_plans(run_dir.settings))
 
 
 def list_live(run: RunSpec) -> tuple[LiveKey, ...]:
-    """The keys of this run that change live."""
-    return tuple(each for each in LIVE_KEYS if run.run.kind in each.kinds)
+    """The keys of this run that change live: without a trainer that reads them, those of the supervisor."""
+    has_ranks = takes_plans(run) and run.command is None
+    found = (each for each in LIVE_KEYS if run.run.kind in each.kinds)
+    return tuple(each for each in found if has_ranks or each.key.startswith(OF_SUPERVISOR))
 
 
 def list_fields() -> dict[str, Field]:
@@ -75,10 +81,23 @@ def check(run_dir: RunDir, wanted: Mapping[str, Any], step: int) -> Change:
     `step`: the last one that the run has reported.
     """
     config, present = read_present(run_dir)
-    if config.command is not None:
-        return _check_declared(run_dir, config.command, wanted)
+    of_script = {key: value for key, value in wanted.items() if not key.startswith(OF_SUPERVISOR)}
+    if config.command is None or not of_script:
+        return _check_keys(run_dir, config, present, wanted, step)
+    script = _check_declared(run_dir, config, of_script)
+    own = {key: value for key, value in wanted.items() if key not in of_script}
+    if not own:
+        return script
+    keys = _check_keys(run_dir, config, present, own, step)
+    return Change(script.values | keys.values, script.before | keys.before, keys.config, script.texts + keys.texts)
+
+
+def _check_keys(run_dir: RunDir, config: RunSpec, present: RunSpec, wanted: Mapping[str, Any], step: int) -> Change:
+    """The change of keys of the config. Raises UserError."""
     fields = list_fields()
     for key, value in wanted.items():
+        if not key.startswith(OF_SUPERVISOR):
+            _refuse_trainer(config, run_dir)
         if (obstacle := find_obstacle(key, present, fields)) is not None:
             raise obstacle
         _refuse_value(fields[key], key, value)
@@ -103,17 +122,18 @@ def check(run_dir: RunDir, wanted: Mapping[str, Any], step: int) -> Change:
     return Change(values, before, {key: read_value(config, key) for key in wanted}, _describe(values, before))
 
 
-def read_declared(run_dir: RunDir, command: CommandSpec) -> dict[str, Any]:
+def read_declared(run_dir: RunDir, declared: Iterable[DeclaredSetting]) -> dict[str, Any]:
     """The present value of each declared setting; None where it is not known."""
-    values: dict[str, Any] = {each.name: each.value for each in command.settings}
+    values: dict[str, Any] = {each.name: each.value for each in declared}
     for plan in read_plans(run_dir.settings):
-        values |= plan.values
+        values |= {name: value for name, value in plan.values.items() if name in values}
     return values
 
 
-def _check_declared(run_dir: RunDir, command: CommandSpec, wanted: Mapping[str, Any]) -> Change:
+def _check_declared(run_dir: RunDir, config: RunSpec, wanted: Mapping[str, Any]) -> Change:
     """The change of numbers that the config of a command declares. Raises UserError."""
-    declared = {each.name: each for each in command.settings}
+    _refuse_trainer(config, run_dir)
+    declared = {each.name: each for each in list_declared(config)}
     values: dict[str, Any] = {}
     for name, value in wanted.items():
         if name not in declared:
@@ -121,7 +141,7 @@ def _check_declared(run_dir: RunDir, command: CommandSpec, wanted: Mapping[str, 
             why = f"[[command.settings]] has {', '.join(declared)}" + (f"; did you mean {meant}?" if meant else "")
             raise _refusal(f"there is no setting {name[:100]}", name[:100], why, "")
         values[name] = _read_declared_value(declared[name], value)
-    present = read_declared(run_dir, command)
+    present = read_declared(run_dir, declared.values())
     before = {name: present[name] for name in wanted}
     if values == before:
         raise _refusal(
@@ -156,19 +176,23 @@ def _refusal(what: str, where: str, why: str, fix: str) -> UserError:
     return UserError(what, where, why, fix or "prime-train set RUN lists what changes live, with the present values")
 
 
-def _refuse_kind(run: RunSpec, run_dir: RunDir) -> None:
+def _refuse_trainer(run: RunSpec, run_dir: RunDir) -> None:
     """Raise UserError for a run whose trainer takes no changes."""
     name = run_dir.path.name
-    if run.command is not None and run.command.settings:
-        return
-    if run.format != "run.toml" or not list_live(run):
+    if not takes_plans(run):
         trainer = {"serve": "vLLM", "command": "the program of [command]"}.get(run.run.kind, "prime-rl")
         what = f"the settings of {name} do not change live"
         why = f"{trainer} reads its settings once, when it starts"
         fix = f"prime-train stop {name}, edit the config, and start it again"
         if run.command is not None:
             fix += "; a script that calls live.settings() names what changes in [[command.settings]]"
+        fix += f"; only keys that begin with {OF_SUPERVISOR} change"
         raise UserError(what, str(run_dir.path), why, fix)
+
+
+def _refuse_machines(run: RunSpec, run_dir: RunDir) -> None:
+    """Raise UserError for a run whose supervisors are on several machines."""
+    name = run_dir.path.name
     if run.parallel.machines > 1:
         what = f"{name} trains on {run.parallel.machines} machines"
         why = "a plan is a file of this machine, and the ranks of the others would never have it"

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -22,8 +22,9 @@ from prime_train.core.plans import MOST_VALUES, MOST_VERSIONS, ChangePlan, list_
 from prime_train.core.process_id import Identity, identify, own_user
 from prime_train.core.python_child import own_module
 from prime_train.core.rundir import RunDir
-from prime_train.events import Event, RequestAnswered, SettingsAccepted
-from prime_train.spec.live_values import describe_values
+from prime_train.events import Event, RequestAnswered, SettingsAccepted, SettingsApplied
+from prime_train.spec import RunSpec
+from prime_train.spec.live_values import describe_values, takes_plans
 from prime_train.supervise.core.state import State
 from prime_train.supervise.processes.requests import SETTINGS_REQUESTED, Request
 
@@ -236,6 +237,15 @@ def _answer_unused(plan: ChangePlan) -> RequestAnswered:
     what = f"settings version {plan.version} was never in force: the run ended before it"
     why = "a change needs a step after the one at which all ranks have it"
     return RequestAnswered(plan.id, SETTINGS_REQUESTED, "done", what, why, "set it in the config of a longer run")
+
+
+def report_own(run: RunSpec, plans: Iterable[ChangePlan], state: State) -> Iterator[SettingsApplied]:
+    """The changes that the supervisor alone has to take: with the next step they are in force. Ranks report theirs."""
+    known = dict(state.settings_applied)
+    for plan in () if takes_plans(run) else plans:
+        if plan.values and plan.version not in known:
+            texts = describe_values(plan.values)
+            yield SettingsApplied(state.attempt_number, plan.version, state.step + 1, texts, state.max_steps)
 
 
 def _refuse(request_id: str, what: str, why: str, fix: str, where: str = "") -> RequestAnswered:

@@ -23,6 +23,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.live_keys import OF_SUPERVISOR
 from prime_train.spec.live_values import find_in_force, with_values
 from prime_train.supervise.answers.answer import Answers
+from prime_train.supervise.answers.settings import report_own
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.attempt_end import leftover_processes_error, unwritable_run_error
 from prime_train.supervise.core.attempts import Attempts
@@ -228,17 +229,19 @@ class _Supervision:
     def _take_settings(self) -> None:
         """Go on with keys in [prime_train] that have changed, or that a way back has dropped."""
         newest = (self.state.settings_version, self.state.attempt_number)
-        if newest == self._taken or not newest[0] or self._run.command is not None:
+        if newest == self._taken or not newest[0]:
             return
         self._taken = newest
         try:
-            in_force = find_in_force(self._run, read_plans(self._run_dir.settings))
+            in_force = find_in_force(self._run, plans := tuple(read_plans(self._run_dir.settings)))
             values = {key: value for key, value in in_force.items() if key.startswith(OF_SUPERVISOR)}
             settings = (with_values(self._run, values) if values else self._run).prime_train
-        except (AttributeError, TypeError, ValueError):  # another program wrote a plan, which no rank applies either
+        except (TypeError, ValueError):  # another program wrote a plan, which no rank applies either
             return
         self._policy = change_limits(self._own_policy, settings.heartbeat) if values else self._own_policy
         self._services.take_settings(settings)
+        for event in report_own(self._run, plans, self.state):
+            self._journal.append(event)
 
     def _answer_instability(self) -> None:
         """Carry out the change for an instability like a person's requests."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from prime_train import events
@@ -12,7 +11,7 @@ from prime_train.core.plans import read_plans
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, InstabilityFound
 from prime_train.spec import RunSpec
-from prime_train.spec.live_values import describe_values, find_in_force, read_rates
+from prime_train.spec.live_values import describe_values, find_in_force, read_rates, takes_plans
 from prime_train.spec.supervision import Instability
 from prime_train.supervise.core.fold_instability import is_made
 from prime_train.supervise.core.instability import (
@@ -24,6 +23,9 @@ from prime_train.supervise.core.instability import (
 )
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Program
+
+# A plan is in force up to three steps after the checkpoint from which an attempt begins, and then it skips.
+_AGREED_STEPS = 3
 
 
 class InstabilityWatch:
@@ -65,13 +67,16 @@ class InstabilityWatch:
             yield self._propose(found, state, settings)
 
     def _propose(self, found: Excess, state: State, settings: Instability) -> InstabilityFound:
-        values = self._lower_rate(settings.factor)
-        goes_back = settings.action == "roll_back" or not found.is_finite or found.has_ended
-        step, why = (self._find_checkpoint(found.step, state) if goes_back else 0), ""
+        skips = settings.action == "skip"
+        values = self._skip_steps(found) if skips else self._lower_rate(settings.factor)
+        goes_back = settings.action != "lower_rate" or not found.is_finite or found.has_ended
+        before = found.step - _AGREED_STEPS if skips else found.step
+        step, why = (self._find_checkpoint(before, state) if goes_back else 0), ""
         if not values:
-            step, why = 0, "no learning rate of this run changes live, and the same steps would come again"
+            what = "step of this trainer can be left out" if skips else "learning rate of this run changes live"
+            step, why = 0, f"no {what}, and the same steps would come again"
         elif goes_back and not step:
-            values, why = {}, f"there is no complete checkpoint before step {found.step:,}"
+            values, why = {}, f"there is no complete checkpoint before step {before:,}"
         elif settings.policy == "auto" and state.policy_changes >= settings.limit:
             why = f"the policy has made its {settings.limit} changes"
         auto = settings.policy == "auto" and not why
@@ -85,6 +90,18 @@ class InstabilityWatch:
         usable = (one.step for one in saved if one.complete and one.step not in state.unreadable and one.step < step)
         return max(usable, default=0)
 
+    def _skip_steps(self, found: Excess) -> dict[str, Any]:
+        """The steps that changed no weights so far, and those of this instability; empty where no rank leaves any out.
+
+        The step before the first high loss made the weights that have it.
+        """
+        run, key = self._run, "optim.skip_steps"
+        if run.command is not None or not takes_plans(run) or run.run.kind == "rl":
+            return {}
+        present = find_in_force(run, read_plans(self._run_dir.settings)).get(key, run.optim.skip_steps)
+        last = found.step + (STREAK_STEPS - 1 if found.is_finite and not found.has_ended else 0)
+        return {key: sorted({*present, *range(max(1, found.step - 1), last + 1)})}
+
     def _lower_rate(self, factor: float) -> dict[str, Any]:
         """The rates that change live, times the factor. Empty where none does."""
         run, present = self._run, dict(read_rates(self._run))
@@ -92,9 +109,7 @@ class InstabilityWatch:
         if run.command is not None:
             changed = {key: value for plan in plans for key, value in plan.values.items()}
         else:
-            changed = {}
-            with suppress(AttributeError):  # another program wrote a plan, which no rank applies either
-                changed = find_in_force(run, plans)
+            changed = find_in_force(run, plans)
         present |= {key: value for key, value in changed.items() if key in present and isinstance(value, int | float)}
         least = {one.name: one.min or 0 for one in run.command.settings} if run.command is not None else {}
         lower = {key: float(f"{value * factor:.6g}") for key, value in present.items()}

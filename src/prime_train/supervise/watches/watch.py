@@ -28,7 +28,7 @@ class Alarm:
     means, and which classes are retried.
     """
 
-    watch: str  # "gpu" | "engine" | "hang" | "disk" | "host" | "preemption"
+    watch: str  # "gpu" | "engine" | "hang" | "disk" | "host" | "preemption" | "cost"
     name: str  # its kind, as tests, drills and documents name it: "gpu_lost"
     subject: str  # which one: "GPU 1", "inference", a path
     answer: Answer

@@ -130,6 +130,7 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
                 micro_batches = [rows.next_micro_batch() for _ in range(count)]  # count times (B, T)
                 data_s = time.perf_counter() - began
             lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
+            training.spikes.leaves_out = step in run.optim.skip_steps
             launched = launch_step(
                 training,
                 micro_batches,

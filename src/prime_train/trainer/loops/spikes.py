@@ -55,12 +55,18 @@ class Spikes:
     on_spike: Literal["end", "skip"] = "end"
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     skipped_steps: list[int] = field(default_factory=list)
+    leaves_out: bool = False  # the step that is launched next changes nothing, by optim.skip_steps
 
     # `norms` on the device, (WINDOW_STEPS,) fp64: the newest last, nan where there is none. Made by the first step.
     _window: Tensor | None = field(default=None, compare=False, repr=False)
 
     def limit_norm(self, device: torch.device) -> Tensor:
-        """The highest gradient norm of a step that may change the weights, 0-d fp64; inf where any finite one may."""
+        """The highest gradient norm of a step that may change the weights, 0-d fp64; inf where any finite one may.
+
+        -inf where none may.
+        """
+        if self.leaves_out:
+            return torch.full((), -math.inf, dtype=torch.float64, device=device)
         if self.on_spike == "end":
             return torch.full((), math.inf, dtype=torch.float64, device=device)
         if self._window is None:
@@ -87,6 +93,8 @@ class Spikes:
             if self.on_spike == "skip" and measured.grad_norm > 0:  # 0: there was nothing to learn from
                 self.norms.append(measured.grad_norm)
             return ""
+        if measured.norm_limit == -math.inf:
+            return "optim.skip_steps has it"
         finite = math.isfinite(measured.loss) and math.isfinite(measured.grad_norm)
         found = f"a loss of {measured.loss:g} and a gradient norm of {measured.grad_norm:g}"
         if self.on_spike == "end":

@@ -17,8 +17,8 @@ from prime_train.events.record import describe
 from prime_train.spec.prime_rl_parts import PrimeRl
 from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.processes.lock import find_holder
+from prime_train.supervise.watches.cost.spent import find_gpus, usd_so_far
 from prime_train.views.compare.ends import Best, read_ends
-from prime_train.views.compare.spent import find_gpus, usd_so_far
 from prime_train.views.run.runs import RUNS, is_run
 from prime_train.views.wandb_links import find_link
 

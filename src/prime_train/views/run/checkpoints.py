@@ -192,7 +192,7 @@ def find_checkpoint(run_dir: RunDir, step: int) -> SavedCheckpoint:
     raise UserError(
         what=f"there is no checkpoint of step {step}",
         where=str(run_dir.path),
-        why="--step must name an existing checkpoint" if found else program.describe_search(run, run_dir),
+        why="only the step of an existing checkpoint can be taken" if found else program.describe_search(run, run_dir),
         fix=f"use one of these steps: {have}" if found else "wait: the run has saved no checkpoint yet",
     )
 

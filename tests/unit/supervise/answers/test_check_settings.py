@@ -12,7 +12,8 @@ from prime_train.core.errors import UserError
 from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, LaunchAsked, SettingsApplied
-from prime_train.supervise.answers.check_settings import check, refuse_start
+from prime_train.spec import to_json
+from prime_train.supervise.answers.check_settings import check, read_present, refuse_start
 from prime_train.supervise.launch.run_directory import Resume
 from tests.unit.views.written_runs import write_config
 
@@ -45,6 +46,15 @@ def test_a_change_has_its_values_with_those_before(tmp_path: Path) -> None:
     assert change.values == {"optim.lr": 1.0, "optim.clip_norm": 0.5}
     assert change.before == change.config == {"optim.lr": 0.001, "optim.clip_norm": 1.0}
     assert change.texts == ("optim.lr = 1.0, was 0.001", "optim.clip_norm = 0.5, was 1.0")
+
+
+def test_steps_to_skip_are_a_list_of_step_numbers(tmp_path: Path) -> None:
+    run_dir = open_run(tmp_path)
+    change = check(run_dir, {"optim.skip_steps": [20, 21]}, 10)
+    assert (change.values, change.before) == ({"optim.skip_steps": [20, 21]}, {"optim.skip_steps": []})
+    for wrong in ([0], [1.5], 20, ["all"]):
+        with pytest.raises(UserError, match=r"optim\.skip_steps"):
+            check(run_dir, {"optim.skip_steps": wrong}, 10)
 
 
 def test_accepted_changes_are_what_was_before(tmp_path: Path) -> None:
@@ -147,3 +157,80 @@ def test_a_second_change_is_judged_with_the_global_batch_that_the_first_has_pinn
     assert check(run_dir, {"batch.micro_batch": 8}, 10).values == {"batch.micro_batch": 8}
     with pytest.raises(UserError, match="BAT001: 16 sequences"):
         check(run_dir, {"batch.micro_batch": 16}, 10)
+
+
+COMMAND = """
+[run]
+name = "a"
+kind = "command"
+[command]
+argv = ["true"]
+"""
+SETTING = """
+[[command.settings]]
+name = "lr"
+value = 0.1
+"""
+
+
+def open_command(folder: Path, settings: str = SETTING) -> RunDir:
+    run_dir = RunDir(folder / "a")
+    run_dir.path.mkdir()
+    write_config(run_dir, COMMAND + settings)
+    return run_dir
+
+
+def test_a_command_changes_its_own_settings_and_those_of_its_supervisor(tmp_path: Path) -> None:
+    run_dir = open_command(tmp_path)
+    change = check(run_dir, {"lr": 0.2, "prime_train.instability.policy": "auto", "prime_train.budget_usd": 9}, 10)
+    assert change.values == {"lr": 0.2, "prime_train.instability.policy": "auto", "prime_train.budget_usd": 9.0}
+    assert change.before == {"lr": 0.1, "prime_train.instability.policy": "propose", "prime_train.budget_usd": None}
+    assert change.config == {"prime_train.instability.policy": "propose", "prime_train.budget_usd": None}
+    plan = ChangePlan(version=1, values=change.values, before=change.before, config=change.config)
+    write_plan(run_dir.settings, plan)
+    _, present = read_present(run_dir)
+    assert (present.prime_train.instability.policy, present.prime_train.budget_usd) == ("auto", 9.0)
+    assert check(run_dir, {"lr": 0.3}, 10).before == {"lr": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "what"),
+    [
+        ("", {"optim.lr": 0.1}, "the settings of a do not change live"),
+        ("", {"lr": 0.1}, "the settings of a do not change live"),
+        ("", {"prime_train.instability.factor": 2}, "prime_train.instability.factor = 2 is not > 0 and < 1"),
+        (SETTING, {"prime_train.stop_grace_s": 2}, "prime_train.stop_grace_s does not change while the run trains"),
+        (SETTING, {"lr": 0.2, "prime_train.instability.polcy": "off"}, "there is no key prime_train.instability.polcy"),
+    ],
+)
+def test_a_command_refuses_what_neither_takes(tmp_path: Path, settings: str, values: dict[str, Any], what: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check(open_command(tmp_path, settings), values, 10)
+    assert what in caught.value.what
+    assert all(caught.value.parts()[part] for part in ("what", "where", "why", "fix"))
+
+
+PRIME_RL = """
+[prime_train]
+prime_rl = "2026-01"
+[model]
+name = "x/y"
+[orchestrator]
+[[orchestrator.env]]
+id = "a"
+[trainer]
+[inference]
+"""
+
+
+def test_a_run_of_prime_rl_changes_the_settings_of_its_supervisor(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "a")
+    run_dir.path.mkdir()
+    found = detect.read(PRIME_RL, "rl.toml").run
+    assert found is not None
+    run_dir.config.write_text(PRIME_RL)
+    run_dir.resolved.write_text(to_json(found))
+    change = check(run_dir, {"prime_train.heartbeat.step_limit_s": 60}, 0)
+    assert change.texts == ("prime_train.heartbeat.step_limit_s = 60.0, was unset",)
+    with pytest.raises(UserError, match="the settings of a do not change live"):
+        check(run_dir, {"optim.lr": 0.1}, 0)

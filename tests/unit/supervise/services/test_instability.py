@@ -56,12 +56,43 @@ def test_a_spike_lowers_the_rate_that_is_in_force(tmp_path: Path) -> None:
     assert (found.step, found.values, found.go_back_to, found.auto) == (101, ("optim.lr = 0.002",), 0, True)
 
 
+def test_a_plan_of_another_program_does_not_hide_the_rate_that_is_in_force(tmp_path: Path) -> None:
+    run = run_with(tmp_path, policy="auto", factor=0.5)
+    for version, values in enumerate([{"optim.lr": 0.0002}, {"optim.lrr": 1, "optim.lr": 9.0}], 1):
+        config = {"optim.lr": run.optim.lr}
+        write_plan(RunDir(tmp_path).settings, ChangePlan(version=version, values=values, before={}, config=config))
+    found = proposal(watch_of(run, tmp_path, 50), SPIKE)
+    assert found is not None
+    assert found.values == ("optim.lr = 0.0001",), "never a rate above the one in force"
+
+
 @pytest.mark.parametrize(("events", "action"), [(SPIKE, "roll_back"), (LOST, "lower_rate"), (NOT_FINITE, "lower_rate")])
 def test_the_run_goes_back_to_a_checkpoint_before_it(tmp_path: Path, events: list[Event], action: str) -> None:
     run = run_with(tmp_path, policy="auto", action=action)
     found = proposal(watch_of(run, tmp_path, 90, 100, 101, 102), events)
     assert found is not None
     assert (found.step, found.go_back_to, found.auto) == (101, 100, True)
+
+
+@pytest.mark.parametrize(("events", "skipped"), [(SPIKE, [7, 100, 101, 102, 103]), (LOST, [7, 100, 101])])
+def test_its_steps_are_skipped_from_a_checkpoint_at_which_all_ranks_have_the_plan(
+    tmp_path: Path, events: list[Event], skipped: list[int]
+) -> None:
+    run = run_with(tmp_path, policy="auto", action="skip")
+    plan = ChangePlan(version=1, values={"optim.skip_steps": [7]}, before={}, config={"optim.skip_steps": []})
+    write_plan(RunDir(tmp_path).settings, plan)
+    found = proposal(watch_of(run, tmp_path, 90, 97, 98, 100), events)
+    assert found is not None
+    assert found.values == (f"optim.skip_steps = {skipped}",)
+    assert (found.go_back_to, found.auto) == (97, True), "the plan is in force with step 100 at the latest"
+
+
+def test_a_run_on_rewards_skips_nothing(tmp_path: Path) -> None:
+    run = run_with(tmp_path, policy="auto", action="skip")
+    found = proposal(watch_of(replace(run, run=replace(run.run, kind="rl")), tmp_path, 50), SPIKE)
+    assert found is not None
+    assert (found.values, found.go_back_to, found.auto) == ((), 0, False)
+    assert found.why == "no step of this trainer can be left out, and the same steps would come again"
 
 
 def test_what_the_trainer_skipped_itself_is_no_instability(tmp_path: Path) -> None:

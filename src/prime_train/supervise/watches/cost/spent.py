@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.core.outside import RECORD_BYTES, read_json, read_text
 from prime_train.core.rundir import RunDir
 from prime_train.estimate.values import Interval
 from prime_train.supervise.core.state import State
+
+if TYPE_CHECKING:
+    from prime_train.spec import RunSpec
 
 
 class UsedGpus(NamedTuple):
@@ -36,10 +39,10 @@ def usd_so_far(state: State, gpus: UsedGpus | None, now_s: float | None) -> Inte
     return Interval(per_hour.low * gpu_hours, per_hour.typical * gpu_hours, per_hour.high * gpu_hours)
 
 
-def find_gpus(run_dir: RunDir, state: State, config: Mapping[str, Any]) -> UsedGpus | None:
+def find_gpus(run_dir: RunDir, state: State, config: Mapping[str, Any], run: RunSpec | None = None) -> UsedGpus | None:
     """What rank 0 reported, else the GPUs that were seen before the start of another program; None if not known.
 
-    `config`: the document of resolved.json.
+    `config`: the document of resolved.json. `run`: its RunSpec, where the caller has it.
     """
     if state.started is not None:
         is_served = config.get("server") or config.get("inference")
@@ -48,17 +51,21 @@ def find_gpus(run_dir: RunDir, state: State, config: Mapping[str, Any]) -> UsedG
         return None
     with suppress(OSError, ValueError, KeyError, TypeError):
         seen = [str(gpu["name"]) for gpu in read_json(run_dir.facts, RECORD_BYTES, run_dir.path)["gpus"]["devices"]]
-        count = _count_gpus(run_dir, len(seen)) if len(set(seen)) == 1 else None
+        count = _count_gpus(run or _read_run(run_dir), len(seen)) if len(set(seen)) == 1 else None
         return None if count is None else UsedGpus(seen[0], count)
     return None
 
 
-def _count_gpus(run_dir: RunDir, seen: int) -> int | None:
-    """The GPUs of the config, on all machines; None if which of those that were seen are used is not in it."""
+def _read_run(run_dir: RunDir) -> RunSpec:
     from prime_train.spec import from_json  # here, because pydantic is for runs of other programs alone
+
+    return from_json(read_text(run_dir.resolved, RECORD_BYTES, run_dir.path))
+
+
+def _count_gpus(run: RunSpec, seen: int) -> int | None:
+    """The GPUs of the config, on all machines; None if which of those that were seen are used is not in it."""
     from prime_train.spec.answers import prime_rl_of, server_gpus, shares_gpus, train_gpus
 
-    run = from_json(read_text(run_dir.resolved, RECORD_BYTES, run_dir.path))
     if run.command is not None:  # one process may use any number of GPUs
         return seen * run.parallel.machines if run.command.processes == seen else None
     trained, served = train_gpus(run), server_gpus(run)
