@@ -176,9 +176,10 @@ class _Drill:
         wait_until(lambda: self.row().get("liveness") == "live")
         times = sorted(time_s for step, time_s in self.step_times().items() if first < step <= last)
         cpu_s = (after.user + after.system - before.user - before.system) / max(1, len(times))
-        figures = (median(times), times[int(0.99 * len(times))], cpu_s)
+        p50_s, p99_s = median(times), times[int(0.99 * len(times))]
+        figures = [round(one, 5) for one in (p50_s, p99_s, cpu_s)]
         self.windows.append(
-            Window(kind, round(seconds, 1), len(times), *(round(one, 5) for one in figures), seen, remarks)
+            Window(kind, round(seconds, 1), len(times), figures[0], figures[1], figures[2], seen, remarks)
         )
 
     def _choose_command(self) -> str:
