@@ -35,7 +35,7 @@ _NEVER_FORKED = 99  # an attempt: the server of the forks would start trainers i
 
 @dataclass
 class MachineCounts:
-    """What was seen. `ends`: the outcome of each attempt with what was said of it."""
+    """What was seen. `ends`: the outcome of each attempt, with its cause."""
 
     cut_s: float
     kills: int = 0
