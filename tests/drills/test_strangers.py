@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ import pytest
 from prime_train.checkpoints import layout
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, read
+from tests.drills.networks import can_make_networks, joined_networks
 from tests.unit.cli.commands import wait_until
 from tests.unit.supervise.machines import hosts
 
@@ -26,43 +25,10 @@ _LEAST_ATTACKS = 40  # connections of each stranger, in each run
 PORT = 29_400
 
 
-def _can_make_networks() -> bool:
-    if shutil.which("ip") is None or os.geteuid() != 0:
-        return False
-    name = f"pt-try-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0
-    if made:
-        subprocess.run(["ip", "netns", "del", name], check=True)
-    return made
-
-
 pytestmark = [
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(not _can_make_networks(), reason="network namespaces need root and iproute2"),
+    pytest.mark.skipif(not can_make_networks(), reason="network namespaces need root and iproute2"),
 ]
-
-
-@contextmanager
-def two_networks() -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """The commands that enter the network of each machine, and their addresses. One cable connects both."""
-    names = [f"pt{os.getpid()}-{rank}" for rank in range(2)]
-    addresses = ["10.203.7.1", "10.203.7.2"]
-    with ExitStack() as stack:
-        for name in names:
-            _ip("netns", "add", name)
-            stack.callback(_ip, "netns", "del", name)
-        ends = [f"v{os.getpid()}{rank}" for rank in range(2)]
-        _ip("link", "add", ends[0], "netns", names[0], "type", "veth", "peer", "name", ends[1], "netns", names[1])
-        for name, end, address in zip(names, ends, addresses, strict=True):
-            _ip("-n", name, "addr", "add", f"{address}/30", "dev", end)
-            for device in ("lo", end):
-                _ip("-n", name, "link", "set", device, "up")
-        enter = [("ip", "netns", "exec", name) for name in names]
-        yield enter[0], enter[1], ",".join(addresses)
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
 @contextmanager
@@ -102,15 +68,15 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_strangers_on_both_machines_change_nothing(tmp_path: Path, alone: dict[str, str], seed: int) -> None:
     hosts.write(tmp_path)
     settings = (*_SETTINGS, *_LENGTH, "parallel.machines=2")
-    with two_networks() as (in_first, in_second, addresses), ExitStack() as stack:
-        machine_0 = addresses.partition(",")[0]
+    with joined_networks(2) as networks, ExitStack() as stack:
+        addresses = ",".join(networks.address(rank) for rank in range(2))
         logs = [tmp_path / f"stranger-{rank}.log" for rank in range(2)]
-        for rank, within in enumerate((in_first, in_second)):
-            stack.enter_context(stranger(within, machine_0, 10 * seed + rank, logs[rank]))
+        for rank in range(2):
+            stack.enter_context(stranger(networks.enter(rank), networks.address(0), 10 * seed + rank, logs[rank]))
 
         def start(rank: int) -> subprocess.Popen[str]:
             """Without the fork server, which would start trainers in its own network."""
-            within, secret = (in_first, in_second)[rank], f"of the run {seed}"
+            within, secret = networks.enter(rank), f"of the run {seed}"
             return stack.enter_context(
                 hosts.machine(
                     tmp_path,

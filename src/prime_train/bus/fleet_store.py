@@ -48,8 +48,7 @@ class FleetStore:
         Raises RevisionConflict where another controller writes the same keys, and another BusError where the bus does
         not answer or its store is full: then the same messages come again.
         """
-        changed = {key for message in self._beats.take(0) if (key := self._fold(message, now_s))}
-        self._unsaved |= changed
+        changed = self._hear_beats(now_s)
         if messages := self._queue.take(timeout_s):
             before = dict(self.documents)
             by_event = {key for message in messages if (key := self._fold(message, now_s))}
@@ -95,6 +94,18 @@ class FleetStore:
         self._queue.close()
         self._beats.close()
 
+    def _hear_beats(self, now_s: float) -> set[str]:
+        """Fold the heartbeats. What only they have and what lasts is saved in this turn: no later one may come."""
+        changed = set()
+        for message in self._beats.take(0):
+            before = self.documents.get(key_of(message.subject) or "", EMPTY)
+            if key := self._fold(message, now_s):
+                changed.add(key)
+                if _find_lasting(self.documents[key]) != _find_lasting(before):
+                    self._save_beats_s = now_s
+        self._unsaved |= changed
+        return changed
+
     def _fold(self, message: BusMessage, now_s: float) -> str | None:
         key = key_of(message.subject)
         if key is not None:
@@ -119,3 +130,8 @@ class FleetStore:
                 self.problems.append(f"{key}: {error}")
                 self.documents[key] = {**EMPTY, "decided": self.documents[key]["decided"]}
         raise RevisionConflict(f"{key} changed {_TRIES} times while it was written")
+
+
+def _find_lasting(document: Document) -> tuple[Any, Any]:
+    """The settings in force, and the state, which may be an end that only the agent saw."""
+    return document.get("values"), document.get("beat", {}).get("state")

@@ -6,8 +6,8 @@ Only a controller may use it: an agent has no rights to the JetStream API.
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from nats.js.api import KeyValueConfig, RawStreamMsg
 from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
@@ -23,7 +23,6 @@ from prime_train.bus.base import (
 )
 from prime_train.bus.nats_stream import Connection, read_stream
 
-Value = TypeVar("Value")
 _MOST = 1000  # entries of one reading
 _LOOK_S = 0.5
 _READ_S = 60.0
@@ -75,22 +74,16 @@ class NatsKeyValues:
     def update(self, key: str, value: Mapping[str, Any], revision: int) -> int:
         content = encode_value(value)
 
-        async def write() -> int:
+        async def write() -> int | None:
             values = await self._open()
-            if revision == 0:
-                return await values.create(check_subject(key), content)
-            return await values.update(check_subject(key), content, last=revision)
-
-        return self._compare(key, write())
-
-    def _compare(self, key: str, work: Coroutine[Any, Any, Value]) -> Value:
-        async def compare() -> Value | None:
             try:
-                return await work
+                if revision == 0:
+                    return await values.create(check_subject(key), content)
+                return await values.update(check_subject(key), content, last=revision)
             except KeyWrongLastSequenceError:
                 return None
 
-        found = self.bus.call(compare(), about=f"$KV.{self.bucket}.{key}")
+        found = self.bus.call(write(), about=f"$KV.{self.bucket}.{key}")
         if found is None:
             raise RevisionConflict(f"{key} has another revision")
         return found

@@ -43,6 +43,7 @@ _REFUSAL = re.compile(
     rb"(?:authentication error|(?:Publish|Subscription) Violation)[^\r\n]{0,200})"
 )
 _REFUSALS_KEPT = 20
+_LATE_ANSWER = b'Publish Violation - Subject "_INBOX_'
 
 
 class NatsServer:
@@ -123,7 +124,9 @@ class NatsServer:
         end = read.rfind(b"\n") + 1
         self._log_bytes += end
         self._write_failed |= _WRITE_ERROR in read[:end]
-        for found in _REFUSAL.findall(read[:end])[-_REFUSALS_KEPT:]:
+        # A server that was killed no longer knows who may answer, so it also refuses an answer that comes after that.
+        refused = [found for found in _REFUSAL.findall(read[:end]) if _LATE_ANSWER not in found]
+        for found in refused[-_REFUSALS_KEPT:]:
             self._refusals.append(redact(found.decode(errors="replace"), ()))
 
     def take_refusals(self) -> list[str]:

@@ -36,7 +36,7 @@ _OF_FORMAT = {  # the families that judge only this format, and their codes
 }
 # Those that judge a config, without facts. The fields of the first are those that a prime-rl file has, too.
 _ANY_CONFIG = (
-    "config.cfg_schema config.pth_paths config.run_name config.sec_secrets data.eva_evaluation "
+    "config.bus_link config.cfg_schema config.pth_paths config.run_name config.sec_secrets data.eva_evaluation "
     "training.bkp_backup training.ckp_checkpoint training.opt_optimizer training.par_mesh training.par_processes "
     "training.sch_schedule"
 )

@@ -11,7 +11,7 @@ import pytest
 from prime_train.bus.base import KEPT, RevisionConflict, UnknownOutcome
 from prime_train.bus.fleet_store import FleetStore
 from prime_train.bus.spool import Spool
-from tests.system.bus.stand import EVENTS, KINDS, LocalStand, NatsStand, standing, standing_nats, until
+from tests.system.bus.stand import BEATS, EVENTS, KINDS, LocalStand, NatsStand, standing, standing_nats, until
 from tests.system.bus.test_kills import kill_server, succeeds, write_events
 
 
@@ -49,6 +49,16 @@ def test_a_controller_that_was_killed_knows_what_it_knew(stand: LocalStand | Nat
     }
     assert "gaps" not in found
     assert "damaged" not in found
+
+
+def test_what_only_a_heartbeat_had_is_known_after_a_kill(stand: LocalStand | NatsStand) -> None:
+    first, agent = FleetStore(stand.client(), 0.0), stand.client("m1")
+    beats = ({"state": "train", "values": {"optim.lr": 1e-3}}, {"state": "died", "values": {"optim.lr": 2e-3}})
+    for number, beat in enumerate(beats):
+        agent.publish(BEATS, beat, f"b{number}")
+        until(lambda: "j.m1" in first.turn(0.2, 1.0))
+    found = FleetStore(stand.client(), 2.0).documents["j.m1"]
+    assert (found["values"], found["beat"]["state"]) == ({"optim.lr": 2e-3}, "died")
 
 
 def test_a_second_controller_is_noticed(stand: LocalStand | NatsStand) -> None:

@@ -55,6 +55,21 @@ def test_a_machine_publishes_below_its_own_name_alone(stand: NatsStand) -> None:
     assert sum("permissions violation" in text for text in agent.take_problems()) == 4
 
 
+def test_a_late_answer_is_refused_and_is_no_stranger(stand: NatsStand) -> None:
+    """A server that was killed has forgotten who may answer."""
+    agent, found = stand.client("m1"), list[str]()
+    for subject in ("_INBOX_controller.late", COMMANDS):
+        agent.publish(subject, {}, "x")
+
+    def is_reported() -> bool:
+        stand.server.keep()
+        found.extend(text for text in stand.server.take_refusals() if "Publish Violation" in text)
+        return any(COMMANDS in text for text in found)
+
+    until(is_reported)
+    assert not [text for text in found if "_INBOX_" in text]
+
+
 def test_a_machine_reads_no_commands_of_another_and_no_keys(stand: NatsStand) -> None:
     agent, controller = stand.client("m1"), stand.client()
     for pattern in ("pt.j.cmd.m2", "pt.>", "_INBOX_controller.>", "$KV.>"):

@@ -53,6 +53,7 @@ from prime_train.supervise.core.fold import fold, fold_all
 from prime_train.supervise.core.policy import Policy, decide
 from prime_train.supervise.core.state import State
 from prime_train.supervise.evidence.diagnose import OOM_KILLER
+from prime_train.supervise.machines.liveness import GONE_S, LOST_S
 from prime_train.supervise.watches.hang import silence_limits
 from tests.fakes.supervisor import fake_run
 
@@ -409,6 +410,17 @@ def test_a_hang_is_ended_where_the_config_asks_for_it(hang: Literal["off", "aler
     run = replace(fake_run(Path("/runs/a"), 10), prime_train=PrimeTrain(watch=Watches(hang=hang)))
     assert rules.build_policy(run, PROGRAM).ends_hangs is ends
     assert rules.build_policy(run, PROGRAM).micro_batches == ()
+
+
+def test_a_machine_that_is_lost_is_named_before_the_silence_that_follows() -> None:
+    run = fake_run(Path("/runs/a"), 10)
+    several = replace(run, parallel=replace(run.parallel, processes=2, machines=2))
+    floors_s = [rules.build_policy(each, PROGRAM).silence_floor_s for each in (run, several)]
+    assert floors_s[0] == silence_limits.FLOOR_S
+    assert floors_s[1] > LOST_S + GONE_S
+    learned = silence_limits.Learned(1, True, steps_seen=200, gaps_seen=100, largest_gap_s=0.1)
+    limits = silence_limits.SilenceLimits(floor_s=floors_s[1])
+    assert silence_limits.compute_limit_s(learned, "train", limits) == floors_s[1]
 
 
 def end(outcome: str = "failed", cause_class: str = "unknown", **more: object) -> AttemptEnded:

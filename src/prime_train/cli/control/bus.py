@@ -65,7 +65,6 @@ class Joined:
 
 def start_server(host: str, port: int, machines: list[str]) -> Joined:
     """Start a NATS server below the runs, and follow it. Raises UserError."""
-    _require_nats()
     if host in _EVERY:
         why = "a certificate is for one address, and machines check it"
         raise UserError(f"{host} is no address", "--bus-host", why, "give the address by which other machines reach it")
@@ -96,7 +95,7 @@ def connect(url: str, credentials: Path | None, *, reads_only: bool = False) -> 
         except (BusError, OSError) as error:
             fix = f"chmod 700 {folder}"
             raise UserError("the local bus cannot be opened", str(folder), str(error), fix) from error
-    _require_nats()
+    require_nats()
     if url == NATS:
         folder = server_folder(Path.cwd() / RUNS)
         url, credentials = read_address(folder), credentials or credentials_file(folder, CONTROLLER)
@@ -133,7 +132,7 @@ def _check_link(link: NatsLink, address: str, user: str) -> None:
 
 def add_machine(name: str) -> list[str]:
     """Make credentials for a machine while the server runs. Returns how it joins. Raises UserError."""
-    _require_nats()
+    require_nats()
     folder = server_folder(Path.cwd() / RUNS)
     address, path = read_address(folder), create_credentials(folder, _check_machine(name))
     from prime_train.bus.nats import NatsBus
@@ -214,7 +213,8 @@ def _check_machine(name: str) -> str:
     raise UserError(f"{name[:100]!r} is no name for a machine", "--add-machine", reason, fix)
 
 
-def _require_nats() -> None:
+def require_nats() -> None:
+    """Raises UserError where the packages for a server are not installed."""
     if find_spec("nats") is None:
         what, why = "the package nats-py is not installed", "it speaks with the bus server"
         raise UserError(what, "--bus", why, install_command("control"), ExitCode.OUT_OF_REACH)

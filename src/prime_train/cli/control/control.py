@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prime_train.cli.control.bus import (
+    LOCAL,
     LOOPBACK,
     NATS,
     BusCredentials,
@@ -21,6 +22,7 @@ from prime_train.cli.control.bus import (
     connect,
     describe_joining,
     remove_machine,
+    require_nats,
     start_server,
 )
 from prime_train.cli.terminal.options import AsJson, NoColor
@@ -97,6 +99,8 @@ def control(
         _change_machines(added or [], removed)
         return
     _check_extra()
+    if bus not in (None, LOCAL):
+        require_nats()  # before a token is written
     here = Path.cwd()
     if bus is None and not run_names(here):
         fix = "cd to the folder where runs are started, or start one with `prime-train run`"

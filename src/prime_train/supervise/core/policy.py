@@ -51,6 +51,7 @@ class Policy:
     stops_workers: bool = False  # that signal goes to the training processes, not to their launcher
     stops_after_save: bool = False  # it saves nothing on request: the signal waits for the next checkpoint
     is_mute: bool = False  # no step of the trainer is known
+    silence_floor_s: float = silence_limits.FLOOR_S  # of a limit that is learned
     micro_batches: tuple[int, ...] = ()  # smaller ones to try when memory runs out, largest first
 
 
@@ -73,6 +74,7 @@ def build_policy(run: RunSpec, program: Program) -> Policy:
         startup_limit_s=settings.heartbeat.startup_limit_s,
         step_limit_s=settings.heartbeat.step_limit_s,
         slow_phase_limit_s=settings.heartbeat.slow_phase_limit_s,
+        silence_floor_s=silence_limits.FLOOR_S if run.parallel.machines == 1 else silence_limits.SEVERAL_FLOOR_S,
         stop_grace_s=settings.stop_grace_s,
     )
 
@@ -273,7 +275,12 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
 def find_silence_limit_s(state: State, live: Live, policy: Policy) -> float:
     """How long the attempt may be silent in its present phase."""
     limits = silence_limits.SilenceLimits(
-        policy.startup_limit_s, policy.step_limit_s, policy.slow_phase_limit_s, policy.reports, policy.is_mute
+        policy.startup_limit_s,
+        policy.step_limit_s,
+        policy.slow_phase_limit_s,
+        policy.reports,
+        policy.is_mute,
+        policy.silence_floor_s,
     )
     return silence_limits.compute_limit_s(state.learned, live.phase, limits)
 

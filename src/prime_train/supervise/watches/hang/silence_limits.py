@@ -16,6 +16,7 @@ EXEMPT_STEPS = 5  # of an attempt, because they compile, fill caches and allocat
 GAPS_NEEDED = 5  # fewer do not predict the largest one to come
 FACTOR = 5.0
 FLOOR_S = 60.0
+SEVERAL_FLOOR_S = 75.0  # on several machines: one that is lost is named after 60 s, and is the cause of the silence
 CEILING_S = 45 * 60.0  # also for a program that reports nothing
 SAVING_LEAST_S, SAVING_MOST_S = 5 * 60.0, 10 * 60.0
 SAVING_FACTOR = 2.0  # a save may take twice as long as the longest before it
@@ -57,6 +58,7 @@ class SilenceLimits:
     slow_phase_limit_s: float = 1800.0
     reports: bool = True  # it reports its phases from the start; otherwise it has CEILING_S until its first event
     is_mute: bool = False  # nothing shows its steps, so it has CEILING_S all the time
+    floor_s: float = FLOOR_S  # of a learned limit
 
 
 def learn(learned: Learned, record: events.Record) -> Learned:
@@ -149,7 +151,7 @@ def compute_limit_s(learned: Learned, phase: str, limits: SilenceLimits) -> floa
 def _compute_step_limit_s(learned: Learned, limits: SilenceLimits) -> float:
     """A limit that grows with the gaps seen and never exceeds the ceiling, unless the start-up limit itself does."""
     if learned.gaps_seen >= GAPS_NEEDED:
-        return min(CEILING_S, max(FLOOR_S, FACTOR * learned.largest_gap_s))
+        return min(CEILING_S, max(limits.floor_s, FACTOR * learned.largest_gap_s))
     seen_s = max(learned.early_gap_s, learned.largest_gap_s)
     return max(limits.startup_limit_s, min(CEILING_S, FACTOR * seen_s))
 
