@@ -24,6 +24,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Follower
 from prime_train.spec.supervision import BusLink
 from prime_train.supervise.agent.commands import Commands
+from prime_train.supervise.agent.evidence import EvidenceQueue
 from prime_train.supervise.agent.present import read_present_state
 from prime_train.supervise.agent.pulse import Pulse
 from prime_train.supervise.processes.beside import enter_background, hold_alone, start_beside
@@ -116,6 +117,7 @@ class Agent:
         self._next_batch_s = 0.0
         self._heard = [bus.subscribe(f"pt.{job}.cmd.{who}") for who in (machine, "all")]
         self._hidden = own_secrets()
+        self._evidence = EvidenceQueue(run_dir, self._hidden)
         self._commands = Commands(run_dir, bus, lambda text: _log(redact(text, self._hidden)), self._hidden)
         self._reasons: set[str] = set()  # why batches failed, each in the log once
 
@@ -145,6 +147,7 @@ class Agent:
         with self._reported():
             for record in self._events.poll():
                 self._pulse = self._pulse.after(record)
+                self._evidence.add(record)
         self._beat(self._pulse)
 
     def _turn(self) -> bool:
@@ -169,10 +172,18 @@ class Agent:
         with self._reported():
             batch = self._spool.next_batch()
             if batch is None:
-                return True
+                return self._send_evidence()
             self._bus.publish(f"{self._subject}.ev", batch.body, batch.id)
             self._spool.acknowledge()
         return False
+
+    def _send_evidence(self) -> bool:
+        """Send that of one failed attempt, after its events. Returns whether there is none."""
+        found = self._evidence.next_message()
+        if found is not None:
+            self._bus.publish(f"{self._subject}.ev", found.body, found.id)
+            self._evidence.acknowledge(found.attempt)
+        return found is None
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
