@@ -48,14 +48,11 @@ def read_more(document: Document, body: Mapping[str, Any]) -> dict[str, Any]:
         case list() as pins:
             found["pins"] = [step for step in pins if type(step) is int and 0 < step <= MOST_STEPS][:_MOST_PINS]
     match body.get("metrics"):
-        case {"step": int(step), "times": dict() as times} as metrics if 0 <= step <= MOST_STEPS:
-            found["times"] = {
-                name[:40]: number
-                for name, one in list(times.items())[:_MOST_TIMES]
-                if (number := _number(one)) is not None
-            }
+        case {"step": int(step), "times": dict() as times} if 0 <= step <= MOST_STEPS:
+            pairs = [(name[:40], _number(one)) for name, one in list(times.items())[:_MOST_TIMES]]
+            found["times"] = {name: number for name, number in pairs if number is not None}
             points = document["rate"].get("points", [])
-            if (rate := _number(metrics.get("lr"))) is not None and (not points or step > points[-1][0]):
+            if (rate := _number(body["metrics"].get("lr"))) is not None and (not points or step > points[-1][0]):
                 found["rate"] = add_point(document["rate"], step, [rate])
     match body.get("about"):
         case dict() as about:
@@ -64,10 +61,14 @@ def read_more(document: Document, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_about(about: Mapping[str, Any]) -> dict[str, Any]:
-    """`used`: the type and the number of the GPUs by which it costs. `wandb`: its page."""
+    """`used`: type and number of the GPUs by which it costs; without it those of its ranks, unless it `is_served`."""
     page = about.get("wandb")
     is_page = isinstance(page, str) and page.startswith("https://") and len(page) <= _VALUE_CHARACTERS
-    found: dict[str, Any] = {"used": None, "wandb": page if is_page else None}
+    found: dict[str, Any] = {
+        "used": None,
+        "is_served": about.get("is_served") is not False,
+        "wandb": page if is_page else None,
+    }
     match about.get("used"):
         case {"device": str(device), "number": int(number)} if 0 < number <= _MOST_GPUS_USED:
             found["used"] = {"device": cut(device, 64), "number": number}

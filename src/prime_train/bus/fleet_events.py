@@ -45,7 +45,7 @@ _MOST_RANKS = 1024
 _MOST_LEFT_OUT = 64  # GPUs
 ATTEMPTS_KEPT = 100  # whose times give the hours
 COLUMNS = ("loss", "tokens_per_s", "reward", "grad_norm")
-_FIGURES = COLUMNS[:3]  # the latest ones are in the row
+FIGURES = COLUMNS[:3]  # the latest ones are in the row
 
 
 def keep_quiet(_event: Event) -> str:
@@ -204,9 +204,9 @@ def _describe_failure(document: Document, event: AttemptEnded, record: Record) -
 
 def _fold_progress(document: Document, event: Progress, record: Record) -> Document:
     points = [finite(getattr(event, name)) for name in COLUMNS]  # a loss may be NaN, which no JSON has
-    numbers = dict(zip(_FIGURES, points, strict=False))
+    numbers = dict(zip(FIGURES, points, strict=False))
     odd = {
-        name: str(value) for name in _FIGURES if (value := getattr(event, name)) is not None and numbers[name] is None
+        name: str(value) for name in FIGURES if (value := getattr(event, name)) is not None and numbers[name] is None
     }
     seen = {"state": "train", "step": event.step, "progress_s": record.time_s, "not_finite": odd}
     seen |= {"unit": cut(event.unit), "curve": add_point(document["curve"], event.step, points)}

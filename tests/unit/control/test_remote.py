@@ -149,11 +149,11 @@ def test_no_answer_is_unknown_and_the_same_id_is_sent_again(
 ) -> None:
     send(bus, FIRST_ATTEMPT)
     wait_until(lambda: state_of(remote) == "running")
-    monkeypatch.setattr("prime_train.control.remote._ANSWER_S", 0.2)
-    monkeypatch.setattr("prime_train.control.remote._BACK_S", 1.0)
+    monkeypatch.setattr("prime_train.control.remote_commands._ANSWER_S", 0.2)
+    monkeypatch.setattr("prime_train.control.remote_commands._BACK_S", 1.0)
     ids: list[str] = []
     answering(bus, lambda message: ids.append(message.id))
-    answer = remote.send("m1/small", "stop_requested", {}, "c1")
+    answer = remote.commands.send("m1/small", "stop_requested", {}, "c1")
     assert (answer["outcome"], answer["request_id"]) == ("unknown", "c1")
     assert "c1" in answer["fix"]
     assert len(ids) > 1
@@ -165,9 +165,9 @@ def test_a_run_that_ended_or_is_not_known_gets_no_request(bus: LocalBus, remote:
     bus.publish(BEATS, {"state": "died"}, "b2")
     wait_until(lambda: state_of(remote) == "died")
     with pytest.raises(UserError, match="no supervisor runs it"):
-        remote.send("m1/small", "stop_requested", {}, "c1")
+        remote.commands.send("m1/small", "stop_requested", {}, "c1")
     with pytest.raises(UserError) as caught:
-        remote.read_log("m9/small", None, 10)
+        remote.commands.read_log("m9/small", None, 10)
     assert "the machines on the bus are: m1" in caught.value.why
 
 

@@ -21,11 +21,11 @@ from prime_train.core.errors import UserError
 from prime_train.core.outside import RECORD_BYTES, read_json
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir
-from prime_train.events import Follower
+from prime_train.events import Follower, RequestAnswered
 from prime_train.spec.supervision import BusLink
 from prime_train.supervise.agent.commands import Commands
 from prime_train.supervise.agent.evidence import EvidenceQueue
-from prime_train.supervise.agent.present import read_present_state
+from prime_train.supervise.agent.present import PresentState, read_latest_step
 from prime_train.supervise.agent.pulse import Pulse
 from prime_train.supervise.processes.beside import enter_background, hold_alone, start_beside
 from prime_train.supervise.processes.lock import find_holder
@@ -112,8 +112,10 @@ class Agent:
         self._spool = Spool(run_dir.events, run_dir.bus / "place.json")
         self._events = Follower.near_end(run_dir.events, _LAST_BYTES)
         self._pulse = Pulse()
+        self._present = PresentState(run_dir)
         self._life = os.urandom(4).hex()
         self._beats = 0
+        self._changed = False  # what only some heartbeats have
         self._next_batch_s = 0.0
         self._heard = [bus.subscribe(f"pt.{job}.cmd.{who}") for who in (machine, "all")]
         self._hidden = own_secrets()
@@ -148,6 +150,7 @@ class Agent:
             for record in self._events.poll():
                 self._pulse = self._pulse.after(record)
                 self._evidence.add(record)
+                self._changed |= isinstance(record.event, RequestAnswered)
         self._beat(self._pulse)
 
     def _turn(self) -> bool:
@@ -161,10 +164,13 @@ class Agent:
         return is_idle
 
     def _beat(self, pulse: Pulse) -> None:
-        more = read_present_state(self._run_dir, time.time()) if self._beats % _PRESENT_EVERY == 0 else {}
+        more = read_latest_step(self._run_dir)
+        if self._changed or self._beats % _PRESENT_EVERY == 0:
+            self._changed = False
+            more |= self._present.read(time.time())
         self._beats += 1
         # One that is late is worth nothing, so it is not repeated: the next follows in a second.
-        with contextlib.suppress(BusError):
+        with contextlib.suppress(BusError, ValueError):
             self._bus.publish(f"{self._subject}.hb", {**asdict(pulse), **more}, f"{self._life}:{self._beats}")
 
     def _send(self) -> bool:

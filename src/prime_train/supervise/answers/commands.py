@@ -1,10 +1,12 @@
-"""Checks a person's command, and returns its events: accepted, or refused with the way. Acts on nothing itself."""
+"""Checks a person's command, and returns its events: accepted, or refused with the way. Sets pins, and does no more."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from prime_train.checkpoints import pins
+from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import CommandAccepted, Event, GpuLeftOut, GpuReturned, RequestAnswered
 from prime_train.events.bounds import MOST_STEPS
@@ -18,6 +20,7 @@ from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 _MOST_OPEN = 16  # at once
 _MOST_GPUS = 64  # of one machine
 _LONGEST_TEXT = 200
+_PINS = {"pin": pins.pin, "unpin": pins.unpin}
 ListGpus = Callable[[], tuple[tuple[str, str], ...]]  # number and UUID of each GPU of the run
 
 
@@ -65,6 +68,9 @@ def answer_command(request: Request, scene: CommandScene) -> Iterator[Event]:
         accepted, what = check(request, scene)
     except CommandRefusal as refusal:
         about = (refusal.what, refusal.why, refusal.fix, str(scene.run_dir.path))
+        yield RequestAnswered(request.id, COMMAND_REQUESTED, "refused", *about)
+    except UserError as error:
+        about = (error.what, error.why, error.fix, error.where)
         yield RequestAnswered(request.id, COMMAND_REQUESTED, "refused", *about)
     except _AlreadyDone as done:
         yield RequestAnswered(request.id, COMMAND_REQUESTED, "done", str(done))
@@ -153,12 +159,27 @@ def _check_checkpoint(request: Request, scene: CommandScene) -> _Accepted:
     return _accept(request, "checkpoint", newest_step), f"{describe_reach(state)} saves after its next step"
 
 
-def _check_go_back(request: Request, scene: CommandScene) -> _Accepted:
+def _read_step(request: Request, scene: CommandScene) -> int:
     step = request.body.get("step")
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 < step <= MOST_STEPS:
+    if type(step) is not int or not 0 < step <= MOST_STEPS:
         raise CommandRefusal(
             f"{_short(step)} is no step", "a step is a whole number from 1", f"prime-train ckpt list {scene.name}"
         )
+    return step
+
+
+def _check_pin(request: Request, scene: CommandScene) -> _Accepted:
+    """Sets the pin at once, because a controller on another machine cannot."""
+    step = _read_step(request, scene)
+    found = next((one for one in scene.program.checkpoints(scene.run, scene.run_dir) if one.step == step), None)
+    if found is None:
+        what = f"there is no checkpoint of step {step:,}"
+        raise CommandRefusal(what, "only what is saved can be pinned", f"prime-train ckpt list {scene.name}")
+    raise _AlreadyDone(_PINS[request.body["command"]](found, scene.name))
+
+
+def _check_go_back(request: Request, scene: CommandScene) -> _Accepted:
+    step = _read_step(request, scene)
     found = scene.program.checkpoints(scene.run, scene.run_dir)
     named = next((one for one in found if one.step == step), None)
     problem = "there is no such checkpoint" if named is None else named.problem
@@ -205,7 +226,8 @@ def _check_drain(request: Request, scene: CommandScene) -> _Accepted:
 def _check_test(request: Request, scene: CommandScene) -> _Accepted:
     state, asked = scene.state, _read_gpus(request, scene)
     used = [gpu for gpu in asked if gpu != CPU and gpu not in state.left_out]
-    if used and state.live is not None:
+    # A test for a run that is about to pause begins when its attempt has ended.
+    if used and state.live is not None and (state.halt is None or state.halt.launches):
         what = f"attempt {state.attempt_number} may use {', '.join(used)}"
         why = "a test beside a training takes its memory and its time"
         raise CommandRefusal(what, why, f"prime-train gpu drain {scene.name} {' '.join(used)}, which tests them too")
@@ -259,6 +281,8 @@ def _check_accept(request: Request, scene: CommandScene) -> _Accepted:
 _CHECKS: dict[str, Callable[[Request, CommandScene], _Accepted]] = {
     "accept": _check_accept,
     "pause": _check_pause,
+    "pin": _check_pin,
+    "unpin": _check_pin,
     "resume": _check_resume,
     "checkpoint": _check_checkpoint,
     "go_back": _check_go_back,
