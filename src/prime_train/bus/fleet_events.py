@@ -10,6 +10,7 @@ from prime_train.events import (
     AlarmRaised,
     AttemptEnded,
     CheckpointDeleted,
+    CheckpointPinned,
     CheckpointSaved,
     CommandAccepted,
     Evaluated,
@@ -106,6 +107,9 @@ def _find_changes(document: Document, record: Record) -> Document:
             return {"checkpoints": [*kept, saved][-CHECKPOINTS_KEPT:], "newest_complete": step}
         case CheckpointDeleted(step=step):
             return {"checkpoints": [one for one in document["checkpoints"] if one["step"] != step]}
+        case CheckpointPinned(step=step, pinned=pinned):
+            others = [one for one in document.get("pins", []) if one != step]
+            return {"pins": [*others, *([step] if pinned else [])][-CHECKPOINTS_KEPT:]}
         case EvidenceKept(folder=folder):
             return {"evidence": cut(folder)}
         case SettingsAccepted() as accepted:

@@ -47,9 +47,10 @@ class PresentState:
             found["about"] = self._find_about(config)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a controller then lacks them
             pass
-        pins = (one.step for one in list_newest_first(run_dir.checkpoints) if os.path.lexists(f"{one.folder}/{PIN}"))
-        found |= {"pins": sorted(pins)[-_PINS_SENT:], "gpus": read_gpu_health(run_dir, now_s).get("gpus", [])}
-        return found
+        with suppress(OSError):
+            if folders := list_newest_first(run_dir.checkpoints):  # another trainer saves elsewhere
+                found["pins"] = [one.step for one in folders if os.path.lexists(f"{one.folder}/{PIN}")][:_PINS_SENT]
+        return found | {"gpus": read_gpu_health(run_dir, now_s).get("gpus", [])}
 
     def _find_about(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The search for the page is in logs, so it ends after some minutes."""

@@ -34,7 +34,7 @@ BEAT_S = 1.0
 _PRESENT_EVERY = 10  # heartbeats: GPUs are sampled every ten seconds
 _TURN_S = 0.25  # a command ends the wait
 _REFUSED_S = 5.0  # before a batch is sent again that the bus has refused
-_MOST_REASONS = 32  # of failed batches, in the log: a run may last for months without a reader of its bus
+_MOST_REASONS = 32  # in the log: a run may last for months without a reader of its bus
 _LAST_BYTES = 256 << 10  # of each file of events, from which the first heartbeat is made
 _WAIT_FOR_SUPERVISOR_S = 30.0  # another one may take over until then
 _FLUSH_S = 60.0  # for the last events; a later run sends what is left
@@ -121,7 +121,7 @@ class Agent:
         self._hidden = own_secrets()
         self._evidence = EvidenceQueue(run_dir, self._hidden)
         self._commands = Commands(run_dir, bus, lambda text: _log(redact(text, self._hidden)), self._hidden)
-        self._reasons: set[str] = set()  # why batches failed, each in the log once
+        self._reasons: set[str] = set()  # what went wrong, each in the log once
 
     def follow(self) -> None:
         """Returns when the run is over and its events are sent, or cannot be sent for a while."""
@@ -160,7 +160,7 @@ class Agent:
             for message in subscription.take(_TURN_S if number == 0 else 0):
                 self._commands.receive(message)
         for problem in self._bus.take_problems():
-            _log(redact(problem, self._hidden))
+            self._log_once(problem)
         return is_idle
 
     def _beat(self, pulse: Pulse) -> None:
@@ -198,13 +198,16 @@ class Agent:
             yield
         except BusError as error:
             self._next_batch_s = time.monotonic() + (_REFUSED_S if isinstance(error, BusRefused) else BEAT_S)
-            reason = redact(str(error), self._hidden)
-            if reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
-                self._reasons.add(reason)
-                _log(f"events are not stored by the bus, and are sent again: {reason}")
+            self._log_once(f"events are not stored by the bus, and are sent again: {error}")
         except UserError as error:  # the folder of the events may not be read
             self._next_batch_s = time.monotonic() + _REFUSED_S
-            _log(str(error))
+            self._log_once(str(error))
+
+    def _log_once(self, text: str) -> None:
+        reason = redact(text, self._hidden)
+        if reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
+            self._reasons.add(reason)
+            _log(reason)
 
 
 def _log(text: str) -> None:

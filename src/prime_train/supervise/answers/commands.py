@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from prime_train.checkpoints import pins
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.events import CommandAccepted, Event, GpuLeftOut, GpuReturned, RequestAnswered
+from prime_train.events import CheckpointPinned, CommandAccepted, Event, GpuLeftOut, GpuReturned, RequestAnswered
 from prime_train.events.bounds import MOST_STEPS
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.command_answers import describe_reach
@@ -20,7 +20,7 @@ from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 _MOST_OPEN = 16  # at once
 _MOST_GPUS = 64  # of one machine
 _LONGEST_TEXT = 200
-_PINS = {"pin": pins.pin, "unpin": pins.unpin}
+_PINS = ("pin", "unpin")
 ListGpus = Callable[[], tuple[tuple[str, str], ...]]  # number and UUID of each GPU of the run
 
 
@@ -54,10 +54,16 @@ def answer_command(request: Request, scene: CommandScene) -> Iterator[Event]:
     """CommandAccepted with the answer "accepted"; or an answer alone: "done" where nothing is left to do, "refused"."""
     name, state = request.body.get("command"), scene.state
     try:
+        if name in _PINS:
+            _refuse_bad_text(request.body)
+            yield from _pin(request, scene)
+            return
         check = _CHECKS.get(name) if isinstance(name, str) else None
         if check is None:
             what = f"there is no command {_short(name)}"
-            raise CommandRefusal(what, "the body of the request names none of those", f"one of {', '.join(_CHECKS)}")
+            raise CommandRefusal(
+                what, "the body of the request names none of those", f"one of {', '.join((*_CHECKS, *_PINS))}"
+            )
         _refuse_bad_text(request.body)
         if len(state.commands) >= _MOST_OPEN:
             what = f"{len(state.commands)} commands are not done yet"
@@ -168,14 +174,17 @@ def _read_step(request: Request, scene: CommandScene) -> int:
     return step
 
 
-def _check_pin(request: Request, scene: CommandScene) -> _Accepted:
-    """Sets the pin at once, because a controller on another machine cannot."""
-    step = _read_step(request, scene)
+def _pin(request: Request, scene: CommandScene) -> Iterator[Event]:
+    """Sets the mark at once, because a controller on another machine cannot. Raises CommandRefusal, UserError."""
+    step, is_pin = _read_step(request, scene), request.body["command"] == "pin"
     found = next((one for one in scene.program.checkpoints(scene.run, scene.run_dir) if one.step == step), None)
     if found is None:
         what = f"there is no checkpoint of step {step:,}"
         raise CommandRefusal(what, "only what is saved can be pinned", f"prime-train ckpt list {scene.name}")
-    raise _AlreadyDone(_PINS[request.body["command"]](found, scene.name))
+    what = (pins.pin if is_pin else pins.unpin)(found, scene.name)
+    if found.pinned != is_pin:
+        yield CheckpointPinned(step, is_pin, request.body.get("by", "") or "not known")
+    yield RequestAnswered(request.id, COMMAND_REQUESTED, "done", what)
 
 
 def _check_go_back(request: Request, scene: CommandScene) -> _Accepted:
@@ -281,8 +290,6 @@ def _check_accept(request: Request, scene: CommandScene) -> _Accepted:
 _CHECKS: dict[str, Callable[[Request, CommandScene], _Accepted]] = {
     "accept": _check_accept,
     "pause": _check_pause,
-    "pin": _check_pin,
-    "unpin": _check_pin,
     "resume": _check_resume,
     "checkpoint": _check_checkpoint,
     "go_back": _check_go_back,
