@@ -54,7 +54,7 @@ class EvidenceStore:
             try:
                 return self._objects.put(name, content)
             except BusRefused:
-                # Of the machine that has the most, so that no agent takes the place of another machine's.
+                # The machine with the most loses its oldest, so that no agent takes the room that another one needs.
                 listed = [
                     (key, one, at_s) for key, each in documents.items() for one, at_s in each.get("kept", {}).items()
                 ]

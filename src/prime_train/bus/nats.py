@@ -186,7 +186,7 @@ class NatsBus:
         await self.client.flush(timeout=int(_ANSWER_S))  # the server knows it: what is published from here on arrives
 
     def forget(self, subscription: NatsSubscription) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(ValueError):  # it was closed before
             self._live.remove(subscription)
         if subscription.source is not None and self._is_connected.is_set():
             with contextlib.suppress(BusError):
