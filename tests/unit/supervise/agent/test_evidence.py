@@ -57,7 +57,7 @@ def test_logs_are_first_and_stacks_before_the_rest_without_secrets(run_dir: RunD
 
 
 @pytest.mark.parametrize("piece", ["\x01", "\U0001f600", "\udcff", '"\\', "plain text\n"])
-def test_whatever_the_files_hold_it_is_a_message(run_dir: RunDir, piece: str) -> None:
+def test_files_with_any_bytes_make_a_message(run_dir: RunDir, piece: str) -> None:
     content = (piece * 400_000).encode(errors="surrogateescape")
     for number in range(100):
         (run_dir.evidence(1) / f"file{number}.txt").write_bytes(content)
