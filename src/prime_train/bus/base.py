@@ -17,6 +17,8 @@ from prime_train.core.outside import parse_json
 
 MESSAGE_BYTES = 4 * 2**20  # one line of events has at most 1 MiB, and its quotes are escaped
 VALUE_BYTES = 512 * 2**10  # of one key
+OBJECT_BYTES = 4 * 2**20
+OBJECTS_BYTES = 64 * 2**20  # in one bucket
 KEPT = "pt.*.r.*.ev"  # these messages stay until their reader acknowledges them; all others pass by
 QUEUED_BYTES = 64 * 2**20  # that a subscriber may leave untaken
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"
@@ -111,6 +113,21 @@ class KeyValues(Protocol):
     def watch(self) -> KeyWatch: ...
 
 
+class Objects(Protocol):
+    """A bucket of large values by name, such as stacks. Each method raises BusError."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Writes or replaces it: a reader sees the old or the whole new one. BusRefused: the bucket is full."""
+
+    def get(self, name: str) -> bytes | None:
+        """None for a name that is not there."""
+
+    def delete(self, name: str) -> None:
+        """What is not there is no error."""
+
+    def list_names(self) -> list[str]: ...
+
+
 class Bus(Protocol):
     def publish(self, subject: str, body: Mapping[str, Any], message_id: str) -> None:
         """Sends a message. A kept one is stored when this returns, once for each id. Raises BusError."""
@@ -122,6 +139,8 @@ class Bus(Protocol):
         """The first answer. Raises UnknownOutcome after the time."""
 
     def kv(self, bucket: str) -> KeyValues: ...
+
+    def objects(self, bucket: str, most_bytes: int = OBJECTS_BYTES) -> Objects: ...
 
     def take_problems(self) -> list[str]:
         """What went wrong since the last call and had no call to fail: a refused message, a lost connection."""
@@ -191,6 +210,12 @@ def decode_message(subject: str, content: bytes, reply: str = "") -> BusMessage:
     if reply:
         check_subject(reply)
     return BusMessage(check_subject(subject), message_id, body, reply)
+
+
+def check_object(content: bytes) -> bytes:
+    if len(content) > OBJECT_BYTES:
+        raise ValueError(f"an object has at most {OBJECT_BYTES} bytes, and this one {len(content)}")
+    return content
 
 
 def encode_value(value: Mapping[str, Any]) -> bytes:

@@ -11,15 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from prime_train.bus.base import BusMessage
-from prime_train.bus.fleet_events import Describe, Document, cut, fold_event, keep_quiet
+from prime_train.bus.fleet_beats import read_beat, read_more
+from prime_train.bus.fleet_events import Describe, Document, fold_event, keep_quiet
 from prime_train.bus.spool import is_known, read_batch, read_positions, with_position
-from prime_train.events.bounds import LATEST_S, MOST_STEPS
 
 UNKNOWN_S = 10.0
 LOST_S = 60.0
-_MOST_GPUS = 64
-_MOST_VALUES = 64  # live settings
-_MOST_PIDS = 16  # on one GPU
 _MOST_DECISIONS = 50
 Liveness = Literal["live", "unknown", "lost", "ended", "failed"]
 EMPTY: Document = {
@@ -32,6 +29,11 @@ EMPTY: Document = {
     "marks": [],
     "settings": [],
     "curve": {},
+    "held_out": {},
+    "rate": {},
+    "attempts": [],
+    "left_out": [],
+    "kept": {},
     "sent": {},
     "decided": {},
 }
@@ -48,7 +50,7 @@ def fold_message(document: Document, message: BusMessage, now_s: float, describe
     named = {**EMPTY, **document, "job": job, "machine": machine}
     match kind:
         case "hb":
-            return {**named, **_read_more(message.body), "beat": _read_beat(message.body), "heard_s": now_s}
+            return {**named, **read_more(named, message.body), "beat": read_beat(message.body), "heard_s": now_s}
         case "ev":
             return {**_fold_batch(named, message.body, describe), "heard_s": now_s}
     return document
@@ -84,44 +86,6 @@ def decide(document: Document, decision: Mapping[str, Any]) -> Document:
     others = [one for one in before if one["id"] != decision["id"]] if isinstance(before, list) else []
     commands = [*others, dict(decision)][-_MOST_DECISIONS:]
     return {**document, "decided": {**document["decided"], "commands": commands}}
-
-
-def _read_beat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a heartbeat that have their types; an agent of another version may lack some."""
-    kinds = {"state": str, "attempt": int, "step": int, "progress_s": int | float | None, "exit_code": int | None}
-    found = {name: body[name] for name, kind in kinds.items() if name in body and isinstance(body[name], kind)}
-    found = {name: value for name, value in found.items() if not isinstance(value, int | float) or _fits(value)}
-    return found | ({"state": found["state"][:64]} if "state" in found else {})
-
-
-def _fits(value: float) -> bool:
-    return -MOST_STEPS <= value <= max(MOST_STEPS, LATEST_S)
-
-
-def _read_more(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What only some heartbeats have: GPUs, and settings that may change while it trains."""
-    found: dict[str, Any] = {}
-    gpus, values = body.get("gpus"), body.get("values")
-    if isinstance(gpus, list):
-        read = [_read_gpu(gpu) for gpu in gpus[:_MOST_GPUS] if isinstance(gpu, dict) and type(gpu.get("index")) is int]
-        found["gpus"] = read
-    if isinstance(values, dict):
-        found["values"] = {cut(name): _read_scalar(value) for name, value in list(values.items())[:_MOST_VALUES]}
-    return found
-
-
-def _read_gpu(gpu: Mapping[str, Any]) -> dict[str, Any]:
-    pids = gpu.get("pids")
-    found = [pid for pid in pids if type(pid) is int][:_MOST_PIDS] if isinstance(pids, list) else []
-    others = {name[:40]: _read_scalar(value) for name, value in list(gpu.items())[:24] if name != "pids"}
-    return others | {"uuid": str(others.get("uuid") or "")[:64], "pids": found}
-
-
-def _read_scalar(value: Any) -> Any:
-    """A text that is not long, or a number; None for all else."""
-    if isinstance(value, str):
-        return cut(value)
-    return value if isinstance(value, bool | int | float) and _fits(value) else None
 
 
 def _fold_batch(document: Document, body: Mapping[str, Any], describe: Describe) -> Document:

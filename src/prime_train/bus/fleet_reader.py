@@ -16,6 +16,7 @@ class FleetReader:
         self._watch = bus.kv(BUCKET).watch()
         self._beats = bus.subscribe(BEATS)
         self.documents: dict[str, Document] = {}
+        self.drained: dict[str, Document] = {}  # only the controller shows these
         self.listening_s = 0.0  # the keys have when the controller heard a machine
 
     def turn(self, timeout_s: float, now_s: float) -> set[str]:
@@ -34,6 +35,9 @@ class FleetReader:
                 self.documents[key] = fold_message(self.documents[key], message, now_s)
                 changed.add(key)
         return changed
+
+    def take_problems(self) -> list[str]:
+        return []
 
     def close(self) -> None:
         self._watch.close()

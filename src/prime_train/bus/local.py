@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from prime_train.bus.base import (
     KEPT,
+    OBJECTS_BYTES,
     QUEUED_BYTES,
     VALUE_BYTES,
     BusError,
@@ -28,7 +28,8 @@ from prime_train.bus.base import (
     encode_value,
     matches,
 )
-from prime_train.bus.message_log import MessageLog, MessageReader, lock
+from prime_train.bus.local_objects import LocalObjects
+from prime_train.bus.message_log import MessageLog, MessageReader, lock, report_disk
 from prime_train.core.outside import MARK_BYTES, read_bytes
 from prime_train.core.rundir import make_folder, write_atomic
 
@@ -57,7 +58,7 @@ class LocalBus:
     def _send(self, subject: str, body: Mapping[str, Any], message_id: str, reply: str) -> None:
         encode_message(body, message_id)  # raises for what a reader would refuse
         log = self._kept if matches(KEPT, subject) else self._passing
-        with _report_disk():
+        with report_disk():
             log.append(subject, message_id, reply, body)
 
     def subscribe(self, pattern: str, name: str = "") -> LocalSubscription:
@@ -76,6 +77,9 @@ class LocalBus:
 
     def kv(self, bucket: str) -> LocalKeyValues:
         return LocalKeyValues(self._folder / "kv" / check_name(bucket))
+
+    def objects(self, bucket: str, most_bytes: int = OBJECTS_BYTES) -> LocalObjects:
+        return LocalObjects(self._folder / "objects" / check_name(bucket), most_bytes)
 
     def take_problems(self) -> list[str]:
         return []  # each call fails by itself
@@ -113,7 +117,7 @@ class LocalSubscription:
 
     def acknowledge(self) -> None:
         if self._kept is not None:
-            with _report_disk():
+            with report_disk():
                 self._kept.set_cursor(self._name, self._readers[0].place)
 
     def close(self) -> None:
@@ -168,7 +172,7 @@ class LocalKeyValues:
 
     def _write(self, key: str, value: Mapping[str, Any] | None, expected: int | None) -> int:
         check_subject(key)
-        with _report_disk(), lock(self._folder / "lock"):
+        with report_disk(), lock(self._folder / "lock"):
             found = self.read_file(key)
             current = found.revision if found is not None and found.value is not None else 0
             if expected is not None and expected != current:
@@ -231,12 +235,3 @@ def wait_for(look: Callable[[], list[Value]], timeout_s: float) -> list[Value]:
             return found
         time.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-@contextmanager
-def _report_disk() -> Iterator[None]:
-    """A disk that takes no more is a refusal: the caller still has its message."""
-    try:
-        yield
-    except OSError as error:
-        raise BusRefused(f"the folder of the bus takes no more: {error.strerror}") from error

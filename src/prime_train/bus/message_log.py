@@ -202,6 +202,15 @@ def lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def report_disk() -> Iterator[None]:
+    """A disk that takes no more is a refusal: the caller still has its message."""
+    try:
+        yield
+    except OSError as error:
+        raise BusRefused(f"the folder of the bus takes no more: {error.strerror}") from error
+
+
 def _path(folder: Path, number: int) -> Path:
     return folder / f"{number:012d}{_SUFFIX}"
 

@@ -26,6 +26,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 
 from prime_train.bus.base import (
     KEPT,
+    OBJECTS_BYTES,
     QUEUED_BYTES,
     BusError,
     BusMessage,
@@ -40,6 +41,7 @@ from prime_train.bus.base import (
 )
 from prime_train.bus.credentials import Credentials
 from prime_train.bus.nats_kv import NatsKeyValues
+from prime_train.bus.nats_objects import NatsObjects
 from prime_train.bus.nats_stream import STREAM, read_stream
 
 Value = TypeVar("Value")
@@ -103,6 +105,9 @@ class NatsBus:
 
     def kv(self, bucket: str) -> NatsKeyValues:
         return NatsKeyValues(self, check_name(bucket))
+
+    def objects(self, bucket: str, most_bytes: int = OBJECTS_BYTES) -> NatsObjects:
+        return NatsObjects(self, check_name(bucket), most_bytes)
 
     def take_problems(self) -> list[str]:
         found = []
@@ -181,7 +186,7 @@ class NatsBus:
         await self.client.flush(timeout=int(_ANSWER_S))  # the server knows it: what is published from here on arrives
 
     def forget(self, subscription: NatsSubscription) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(ValueError):  # it was closed before
             self._live.remove(subscription)
         if subscription.source is not None and self._is_connected.is_set():
             with contextlib.suppress(BusError):

@@ -39,11 +39,12 @@ _POLL_S = 0.02
 _ROOM_BYTES = 16 * 2**20
 _WRITE_ERROR = b"failed to store a msg on stream"
 _REFUSAL = re.compile(
-    rb"\[ERR\] [^\r\n]*?((?:\"[^\"\r\n]{0,80}\" - )?"
-    rb"(?:authentication error|(?:Publish|Subscription) Violation)[^\r\n]{0,200})"
+    rb"\[(?:ERR|DBG)\] [^\r\n]*?((?:\"[^\"\r\n]{0,80}\" - )?"
+    rb"(?:authentication error|TLS Handshake Failure|(?:Publish|Subscription) Violation)[^\r\n]{0,200})"
 )
 _REFUSALS_KEPT = 20
 _LATE_ANSWER = b'Publish Violation - Subject "_INBOX_'
+_LOG_BYTES = 64 * 2**20
 
 
 class NatsServer:
@@ -123,6 +124,9 @@ class NatsServer:
             read = log.read(RECORD_BYTES)
         end = read.rfind(b"\n") + 1
         self._log_bytes += end
+        if self._log_bytes > _LOG_BYTES:  # strangers decide how much is written
+            os.truncate(self._log, 0)
+            self._log_bytes = 0
         self._write_failed |= _WRITE_ERROR in read[:end]
         # A server that was killed no longer knows who may answer, so it also refuses an answer that comes after that.
         refused = [found for found in _REFUSAL.findall(read[:end]) if _LATE_ANSWER not in found]
@@ -200,8 +204,10 @@ class NatsServer:
             },
             "authorization": {"users": users},
         }
+        if tls:
+            content |= {"tls": tls, "debug": True}  # else the log has no failed handshake
         # The configuration of a NATS server may be written as JSON. docs.nats.io, configuration.
-        write_atomic(self._config, json.dumps(content | ({"tls": tls} if tls else {}), indent=1))
+        write_atomic(self._config, json.dumps(content, indent=1))
 
     def _user(self, name: str, ca: str) -> dict[str, object]:
         """The entry of a user, who keeps the password of the last start."""

@@ -9,14 +9,12 @@ import math
 import os
 from typing import Any
 
-from prime_train.core.outside import LINE_BYTES, open_regular, parse_json
+from prime_train.core.outside import LINE_BYTES, open_regular
 from prime_train.core.rundir import RunDir
 from prime_train.events import Evaluated, LaunchAsked, Progress, Record
-from prime_train.events.bounds import MOST_STEPS, MOST_VALUE
+from prime_train.events.step_line import METRICS, read_step_line, to_number
 from prime_train.views.compare.curves import Curve, StepBins
 
-METRICS = ("loss", "grad_norm", "tokens_per_s", "reward", "lr")
-TIMES = ("step_s", "data_s", "forward_backward_s", "optimizer_s", "checkpoint_s", "rollouts_s", "weights_s")
 _MOST_POINTS = 1024  # of a curve; a picture has about as many columns
 _PIECE_BYTES = 4 << 20
 
@@ -58,15 +56,10 @@ class CurveFollower:
         return end > 0
 
     def _add_line(self, line: bytes) -> None:
-        try:
-            raw = parse_json(line, not_finite=True)
-            step = raw.get("step")
-        except (ValueError, AttributeError):  # damaged: `compare` counts such lines
-            return
-        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= MOST_STEPS:
-            return
-        self._steps.add(step, math.nan, 0.0, [_number(raw.get(name)) for name in METRICS])
-        self.last = {name: value for name in TIMES if (value := _number(raw.get(name))) == value}
+        found = read_step_line(line)
+        if found is not None:  # `compare` counts damaged lines
+            self._steps.add(found.step, math.nan, 0.0, list(found.figures))
+            self.last = found.times
 
     def add(self, record: Record) -> None:
         """Add what an event reports."""
@@ -75,9 +68,9 @@ class CurveFollower:
                 self._held_out.drop_after(step)
                 self._reported.drop_after(step)
             case Evaluated(step=step, loss=loss):
-                self._held_out.add(step, math.nan, 0.0, (_number(loss),))
+                self._held_out.add(step, math.nan, 0.0, (to_number(loss),))
             case Progress() as event:
-                values = (_number(getattr(event, name, None)) for name in METRICS)
+                values = (to_number(getattr(event, name, None)) for name in METRICS)
                 self._reported.add(event.step, math.nan, 0.0, tuple(values))
 
     def document(self) -> dict[str, Any]:
@@ -105,10 +98,3 @@ def _as_columns(curve: Curve) -> dict[str, list[float]]:
 def _shorten(value: float) -> float:
     """Six significant digits: more than a picture shows."""
     return float(f"{value:.6g}")
-
-
-def _number(value: Any) -> float:
-    """The number; nan for anything that cannot be drawn."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= MOST_VALUE:
-        return math.nan
-    return float(value)

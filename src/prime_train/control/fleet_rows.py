@@ -1,6 +1,6 @@
 """Makes what the page shows from what agents report about runs on other machines: row, devices, details. Pure.
 
-They have the shape of those in `state.py`. What agents do not report is null: costs, and curves of each step.
+They have the shape of those in `state.py`, and costs and proposals come from the same functions.
 """
 
 from __future__ import annotations
@@ -10,9 +10,15 @@ from typing import Any
 
 from prime_train.bus.base import to_word
 from prime_train.bus.fleet import Liveness
-from prime_train.bus.fleet_events import COLUMNS
+from prime_train.bus.fleet_events import COLUMNS, FIGURES
+from prime_train.control.state import round_usd
 from prime_train.control.timeline import shorten
+from prime_train.events import InstabilityFound
 from prime_train.spec import ENDLESS_STEPS
+from prime_train.supervise.core.state import AttemptState, State
+from prime_train.supervise.services.used_gpus import UsedGpus
+from prime_train.supervise.watches.cost.spent import usd_so_far
+from prime_train.views.run.status_document import describe_open_proposal
 
 Document = Mapping[str, Any]
 Row = dict[str, Any]
@@ -40,7 +46,7 @@ def find_twins(rows: Mapping[str, Row], documents: Iterable[Document]) -> dict[s
     return found
 
 
-def make_remote_row(document: Document, liveness: Liveness) -> Row:
+def make_remote_row(document: Document, liveness: Liveness, now_s: float) -> Row:
     """The line of a run."""
     is_over = liveness in ("ended", "failed")
     phase = _phase(document)
@@ -55,8 +61,7 @@ def make_remote_row(document: Document, liveness: Liveness) -> Row:
         "step": document.get("step", document["beat"].get("step", 0)),
         "max_steps": max_steps,
         "is_endless": max_steps >= ENDLESS_STEPS,
-        **{name: document.get(name) for name in COLUMNS},
-        "validation_loss": None,
+        **{name: document.get(name) for name in (*FIGURES, "validation_loss")},
         "unit": document.get("unit", "tokens"),
         "phase": None if is_over or phase in _PHASES else phase,
         "last_event": document["entries"][-1]["text"] if document["entries"] else None,
@@ -64,7 +69,7 @@ def make_remote_row(document: Document, liveness: Liveness) -> Row:
         "restarts": document.get("restarts", 0),
         "left_s": None if is_over else _left_s(document),
         "not_finite": document.get("not_finite", {}),
-        "proposal": None,  # no agent reports one
+        "proposal": _find_proposal(document),
         "cause": last
         and {"what": last["what"], "attempt": last["attempt"], "step": last["step"], "id": last["cause_id"]},
         "alarms": document.get("alarms", []),
@@ -77,14 +82,40 @@ def make_remote_row(document: Document, liveness: Liveness) -> Row:
         "newest_complete": _newest_complete(document),
         "saving": None,
         "stopping": bool(document.get("stopping")),
-        "usd": None,
-        "wandb": None,
+        "usd": round_usd(usd_so_far(_find_attempts(document), _find_gpus(document), None if is_over else now_s)),
+        "wandb": document.get("about", {}).get("wandb"),
+        "left_out": document["left_out"],
+        "drained": bool(document.get("is_drained")),
         "damage": _describe_damage(document),
         "machine": document["machine"],
         "liveness": liveness,
     }
     found: Row = shorten(row)
     return found
+
+
+def _find_attempts(document: Document) -> State:
+    """The times of the attempts, by which a run costs."""
+    names = ("number", "launched_s", "ended_s", "returncode")
+    attempts = (AttemptState(**{name: one.get(name) for name in names}) for one in document["attempts"])
+    return State(attempts=tuple(attempts), progress_s=document.get("progress_s"))
+
+
+def _find_gpus(document: Document) -> UsedGpus | None:
+    about, device = document.get("about"), document.get("device")
+    if about is None:
+        return None
+    if about["used"] is not None:
+        return UsedGpus(**about["used"])
+    return None if about["is_served"] or not device else UsedGpus(device, document["world_size"])
+
+
+def _find_proposal(document: Document) -> Row | None:
+    one = document.get("proposal")
+    if one is None:
+        return None
+    found = InstabilityFound(**one | {"values": tuple(one["values"]), "auto": False})
+    return describe_open_proposal(State(instability=found, is_proposed=True))
 
 
 def _phase(document: Document) -> str:
@@ -127,7 +158,7 @@ def _describe_damage(document: Document) -> str | None:
 
 def map_remote_devices(document: Document, liveness: Liveness) -> dict[str, Row]:
     """The machine with its GPUs, or a device for each rank where it reports none; nothing for a run that is over."""
-    if liveness in ("ended", "failed") or document["state"] == "paused":
+    if liveness in ("ended", "failed") or document["state"] == "paused" or document.get("is_drained"):
         return {}
     name, devices = name_remote(document), {}
     by_pid = {one["pid"]: int(rank) for rank, one in document["ranks"].items()}
@@ -201,16 +232,16 @@ def make_remote_detail(document: Document, liveness: Liveness, now_s: float) -> 
     found: Row = {
         "name": name_remote(document),
         "path": shorten(f"{document.get('run', document['job'])} on {document['machine']}"),
-        "row": make_remote_row(document, liveness),
+        "row": make_remote_row(document, liveness, now_s),
         "replicas": [_make_replica(document, rank, one) for rank, one in _list_ranks(document)],
-        "curves": _draw(document["curve"].get("points", [])),
+        "curves": _draw(document),
         "marks": [shorten(mark) for mark in document["marks"]],
         "failures": list_remote_failures(document),
         "entries": [shorten(entry) for entry in document["entries"]],
         "settings": [shorten(one) for one in document["settings"]],
         "values": shorten(document.get("values", {})),
         "checkpoints": {
-            "checkpoints": [_make_checkpoint(one, newest, now_s) for one in document["checkpoints"]],
+            "checkpoints": [_make_checkpoint(document, one, now_s) for one in document["checkpoints"]],
             "resume_step": newest,
             "problem": None,
         },
@@ -224,22 +255,28 @@ def list_remote_failures(document: Document) -> list[Row]:
 
 
 def _make_replica(document: Document, rank: int, one: Document) -> Row:
-    found: Row = shorten({"rank": rank, "pid": one["pid"], "device": one["device"], "times": {}})
+    found: Row = shorten({"rank": rank, "pid": one["pid"], "device": one["device"]})
+    found["times"] = document.get("times", {}) if rank == 0 else {}
     found |= {"step": _rank_step(document, rank), "lag": _lag(document, rank), "last_sign_s": document.get("heard_s")}
     found |= {"loss": document.get("loss") if rank == 0 else None, "settings": document.get("settings_version")}
     return found | {"checkpoint": _newest_complete(document)}
 
 
-def _draw(points: list[list[Any]]) -> dict[str, Row]:
+def _draw(document: Document) -> dict[str, Row]:
     """Steps and values of each curve that has a point."""
     curves = {}
-    for place, name in enumerate(COLUMNS, start=1):
-        known = [(point[0], point[place]) for point in points if point[place] is not None]
-        if known:
-            curves[name] = {"step": [step for step, _ in known], "value": [float(f"{value:.6g}") for _, value in known]}
+    for of, columns in (("curve", COLUMNS), ("held_out", ("held_out",)), ("rate", ("lr",))):
+        points = document[of].get("points", [])
+        for place, name in enumerate(columns, start=1):
+            # A point that an earlier release kept has fewer columns.
+            known = [(point[0], point[place]) for point in points if len(point) > place and point[place] is not None]
+            if known:
+                values = [float(f"{value:.6g}") for _, value in known]
+                curves[name] = {"step": [step for step, _ in known], "value": values}
     return curves
 
 
-def _make_checkpoint(one: Document, newest: int | None, now_s: float) -> Row:
+def _make_checkpoint(document: Document, one: Document, now_s: float) -> Row:
     found = {"step": one["step"], "size_bytes": one["size_bytes"], "age_s": max(0.0, now_s - one["saved_s"])}
-    return found | {"complete": True, "problem": None, "resume": one["step"] == newest}
+    found |= {"pinned": one["step"] in document.get("pins", []), "resume": one["step"] == _newest_complete(document)}
+    return found | {"complete": True, "problem": None}

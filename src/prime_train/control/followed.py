@@ -22,9 +22,9 @@ from prime_train.events.record import describe
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.state import State
 from prime_train.supervise.processes.lock import find_holder
-from prime_train.supervise.watches.cost.spent import UsedGpus, find_gpus
+from prime_train.supervise.services.used_gpus import UsedGpus, find_gpus
+from prime_train.supervise.services.wandb_links import find_link
 from prime_train.supervise.watches.gpu.health import read_gpu_health
-from prime_train.views.wandb_links import find_link
 
 ENTRIES_KEPT = 2000  # of a run; the files of its events have them all
 _SLOW_EVERY_S = 2.0  # between two looks at the lock and at the GPUs
@@ -128,7 +128,7 @@ class FollowedRun:
     def used_gpus(self) -> UsedGpus | None:
         """The GPUs that it uses, by which it costs."""
         with contextlib.suppress(OSError, ValueError):
-            return find_gpus(self.run_dir, self.state, self.config)
+            return find_gpus(self.run_dir, self.state.started, self.config)
         return None
 
     @cached_property

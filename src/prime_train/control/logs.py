@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from prime_train.control.remote_commands import show_evidence
 from prime_train.control.timeline import shorten
 from prime_train.control.watcher import Watcher
 from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir
+from prime_train.supervise.agent.evidence import read_evidence
 from prime_train.views.run.logs import attempt_or_latest, attempts
 from prime_train.views.run.run_log import AttemptLog
 
@@ -28,7 +30,9 @@ def read_log(run_dir: RunDir, attempt: int | None, lines: int) -> dict[str, Any]
         if size >= _MOST_CHARACTERS:
             text.append("\n... the rest is not shown: prime-train logs shows all of it")
             break
+    beside = read_evidence(run_dir, shown, own_secrets()) if lines <= EVIDENCE_LINES else []
     return {
+        "evidence": show_evidence([one for one in beside if not one["name"].endswith(".log")]),
         "problem": None,
         "attempt": shown,
         "attempts": attempts(run_dir)[-100:],
@@ -39,4 +43,4 @@ def read_log(run_dir: RunDir, attempt: int | None, lines: int) -> dict[str, Any]
 def read_remote_log(watcher: Watcher, name: str, attempt: int | None, lines: int) -> dict[str, Any]:
     """The same for a run on another machine, as its agent returns it. Raises UserError."""
     assert watcher.remote is not None, "only runs on a bus have such a name"
-    return watcher.remote.read_log(watcher.name_on_bus(name) or name, attempt, lines)
+    return watcher.remote.commands.read_log(watcher.name_on_bus(name) or name, attempt, lines)

@@ -1,4 +1,4 @@
-"""Follows runs on other machines over a bus, in a thread, and hands requests to their agents. Opens no port.
+"""Follows runs on other machines over a bus, in a thread. Opens no port. `remote_commands.py` speaks with their agents.
 
 The bus may be away for any time: then the runs stay as they were, with a remark. What a thread learned is one value,
 which other threads read without a lock.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from prime_train.bus.base import Bus, BusError, RevisionConflict, UnknownOutcome
 from prime_train.bus.fleet import EMPTY, Liveness, judge_silence
@@ -27,28 +27,28 @@ from prime_train.control.fleet_rows import (
     map_remote_devices,
     name_remote,
 )
+from prime_train.control.remote_commands import RemoteCommands, Work
 from prime_train.control.timeline import shorten
 from prime_train.core.errors import UserError
-from prime_train.supervise.processes.ask import LONGEST_S, create_request_id
-from prime_train.supervise.processes.requests import COMMAND_REQUESTED, SETTINGS_REQUESTED, STOP_REQUESTED
 
 _TURN_S = 0.25
 _AGAIN_S = 1.0  # after an error of the bus
 _CONFLICT_S = 5.0  # another controller has the bus
-_ANSWER_S = LONGEST_S + 5.0  # the agent waits for its supervisor
-_LOG_S = 5.0
-_BACK_S, _PAUSE_S = 6.0, 0.5  # an agent connects again within 5 s
-_BODY_CHARACTERS = 500  # of a command that is kept
-_KINDS = {STOP_REQUESTED: "stop", SETTINGS_REQUESTED: "settings", COMMAND_REQUESTED: "command"}
+_REMARKS_KEPT = 5
+_MOST_WORK = 1000
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)  # a document of another version
 
 
 class Source(Protocol):
     """FleetStore or FleetReader."""
 
     documents: dict[str, Document]
+    drained: dict[str, Document]
     listening_s: float
 
     def turn(self, timeout_s: float, now_s: float) -> set[str]: ...
+
+    def take_problems(self) -> list[str]: ...
 
     def close(self) -> None: ...
 
@@ -100,16 +100,17 @@ class _Known:
 
 
 class RemoteRuns:
-    """`view`, `detail`, `send` and `read_log` may be called from any thread."""
+    """Its methods may be called from any thread."""
 
     def __init__(self, link: Link, clock: Callable[[], float] = time.time) -> None:
         self._link = link
         self._clock = clock
         self._known = _Known()
-        self._refusal = ""
+        self._remarks: dict[str, str] = {}  # the latest ones, with their times
+        self.commands = RemoteCommands(self)
         self._complete: dict[str, tuple[Document, Document]] = {}  # as the bus has it, and with every section
         self._shown: dict[str, _Shown] = {}
-        self._decisions: SimpleQueue[tuple[str, dict[str, Any]]] = SimpleQueue()
+        self._work: deque[Work] = deque(maxlen=_MOST_WORK)
         self._ending = threading.Event()
         self._is_known = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="fleet", daemon=True)
@@ -134,10 +135,10 @@ class RemoteRuns:
         for key, document in known.documents.items():
             try:
                 shown[key] = self._show(self._shown.get(key), document, self._judge(known, document))
-            except (KeyError, TypeError, ValueError, AttributeError):  # of another version
+            except _UNREADABLE:
                 damaged.append(shorten(key))
         self._shown = shown
-        remarks = [known.remark, self._refusal]
+        remarks = [known.remark, *(f"at {time}: {text}" for text, time in list(self._remarks.items()))]
         if damaged:
             remarks.append(f"what the bus keeps about {', '.join(damaged[:5])} cannot be read")
         return RemoteView(
@@ -150,7 +151,8 @@ class RemoteRuns:
     def _show(self, before: _Shown | None, document: Document, liveness: Liveness) -> _Shown:
         if before is not None and before.document is document and before.row["liveness"] == liveness:
             return before
-        row, machines = make_remote_row(document, liveness), map_remote_devices(document, liveness)
+        row = make_remote_row(document, liveness, self._clock())
+        machines = map_remote_devices(document, liveness)
         failures = list_remote_failures(document)[-FAILURES_SENT:]
         return _Shown(document, name_remote(document), row, machines, failures)
 
@@ -159,84 +161,41 @@ class RemoteRuns:
 
     def detail(self, name: str) -> Row | None:
         """Everything of one run; None if there is none with this name."""
-        known, document = self._known, self._find(name)
+        known, document = self._known, self.find(name)
         if document is None:
             return None
-        return make_remote_detail(document, self._judge(known, document), self._clock())
-
-    def _find(self, name: str) -> Document | None:
-        return next((one for one in self._known.documents.values() if name_remote(one) == name), None)
+        try:
+            return make_remote_detail(document, self._judge(known, document), self._clock())
+        except _UNREADABLE:
+            return None
 
     def _judge(self, known: _Known, document: Document) -> Liveness:
         return judge_silence(document, known.listening_s, self._clock() if known.until_s is None else known.until_s)
 
-    # --- requests -----------------------------------------------------------------------------------
+    # --- what commands need -------------------------------------------------------------------------
 
-    def send(self, name: str, kind: str, body: Mapping[str, Any], request_id: str) -> Row:
-        """The answer of the run's supervisor, as its agent returns it; `unknown` where none came. Raises UserError."""
-        document = self._require(name)
-        key = f"{document['job']}.{document['machine']}"
-        decision = {"id": request_id, "kind": kind, "body": str(dict(body))[:_BODY_CHARACTERS], "sent_s": self._clock()}
-        self._decisions.put((key, decision | {"outcome": "unknown"}))
-        answer = self._ask(document, _KINDS[kind], body, request_id, _ANSWER_S)
-        self._decisions.put((key, decision | {"outcome": answer["outcome"], "what": answer["what"]}))
-        return answer
+    @property
+    def bus(self) -> Bus:
+        return self._link.bus
 
-    def read_log(self, name: str, attempt: int | None, lines: int) -> Row:
-        """The last lines of an attempt's log, which the agent masks and cuts. Raises UserError."""
-        body, request_id = {"attempt": attempt, "lines": lines}, create_request_id()
-        answer = self._ask(self._require(name), "log", body, request_id, _LOG_S)
-        if answer["outcome"] != "done":
-            raise UserError(answer["what"], name, answer["why"], answer["fix"])
-        found = answer.get("log")
-        log: Mapping[str, Any] = found if isinstance(found, dict) else {}
-        attempts = [one for one in log.get("attempts", []) if type(one) is int][-100:]
-        text = [shorten(line) for line in log.get("lines", []) if isinstance(line, str)][-2 * lines :]
-        return {"problem": None, "attempt": log.get("attempt"), "attempts": attempts, "lines": text}
+    def find(self, name: str) -> Document | None:
+        """The document of a run; None where no agent has reported it."""
+        machine, _, job = name.partition("/")
+        return self._known.documents.get(f"{job}.{machine}")
 
-    def _require(self, name: str) -> Document:
-        document = self._find(name)
-        if document is None:
-            machines = ", ".join(sorted({one["machine"] for one in self._known.documents.values()})[:8]) or "none yet"
-            why = f"no agent has reported it; the machines on the bus are: {machines}"
-            raise UserError(f"no run {shorten(name)!r}", "the bus", why, "reload the page, or start its agent again")
-        if self._judge(self._known, document) in ("ended", "failed"):
-            fix = f"start it again on {document['machine']}"
-            raise UserError("no supervisor runs it", name, "the run has ended, as its agent has reported", fix)
-        return document
+    def is_over(self, document: Document) -> bool:
+        return self._judge(self._known, document) in ("ended", "failed")
 
-    def _ask(self, document: Document, kind: str, body: Mapping[str, Any], request_id: str, longest_s: float) -> Row:
-        subject = f"pt.{document['job']}.cmd.{document['machine']}"
-        try:
-            found = self._request(subject, {"kind": kind, "body": dict(body)}, request_id, longest_s)
-        except UnknownOutcome as error:
-            why = f"{error}; it may have happened, or happen later"
-            fix = f"look at the events of the run, then repeat it with the id {request_id}"
-            what = f"no answer came from {document['machine']}"
-            return {
-                "outcome": "unknown",
-                "request_id": request_id,
-                "what": what,
-                "why": why,
-                "fix": fix,
-                "where": subject,
-            }
-        except (BusError, ValueError) as error:
-            what, fix = "the request cannot be sent", "use the controller's credentials, and send less"
-            raise UserError(what, subject, str(error), fix) from error
-        texts = {name: str(found.get(name, "")) for name in ("outcome", "what", "why", "fix", "where")}
-        answer: Row = shorten({"request_id": request_id, **texts})
-        return answer | ({"log": found["log"]} if kind == "log" and "log" in found else {})
+    def do_later(self, work: Work) -> None:
+        """Let the thread change what the bus keeps, in the order of these calls, and again until it succeeds."""
+        self._work.append(work)
 
-    def _request(self, subject: str, message: Row, request_id: str, longest_s: float) -> Mapping[str, Any]:
-        """The answer. Where no agent listens it is sent again for a while, because agents come back within seconds."""
-        until_s = time.monotonic() + _BACK_S
-        while True:
-            try:
-                return self._link.bus.request(subject, message, request_id, longest_s).body
-            except UnknownOutcome:
-                if time.monotonic() > until_s or self._ending.wait(_PAUSE_S):
-                    raise
+    def wait(self, pause_s: float) -> bool:
+        """Whether the controller ends meanwhile."""
+        return self._ending.wait(pause_s)
+
+    def now_s(self) -> float:
+        return self._clock()
 
     # --- the thread ---------------------------------------------------------------------------------
 
@@ -256,6 +215,7 @@ class RemoteRuns:
                     pause_s = 0.0
             except RevisionConflict:
                 self._go_deaf("another controller keeps what is known about machines; end one")
+                _close(source)
                 source, pause_s = None, _CONFLICT_S
             except (BusError, OSError) as error:
                 does = "does not answer" if isinstance(error, UnknownOutcome) else "refuses it"
@@ -264,37 +224,54 @@ class RemoteRuns:
                 self._go_deaf(f"{error.what}: {error.why}")
             except Exception as error:  # without this thread the page would stand still and look live
                 self._go_deaf(f"the bus cannot be followed: {type(error).__name__}: {error}")
+                _close(source)
                 source, pause_s = None, _CONFLICT_S
-            for remark in self._link.take_remarks():
-                self._refusal = f"the bus has refused, at {time.strftime('%H:%M:%S')}: {shorten(remark)}"
+            self._note([f"the bus has refused: {remark}" for remark in self._link.take_remarks()])
             self._ending.wait(pause_s)
+
+    def _note(self, remarks: list[str]) -> None:
+        for remark in map(shorten, remarks):
+            others = {text: at for text, at in self._remarks.items() if text != remark}
+            self._remarks = dict([*others.items(), (remark, time.strftime("%H:%M:%S"))][-_REMARKS_KEPT:])
 
     def _turn(self, source: Source) -> None:
         now_s = self._clock()
         if isinstance(source, FleetStore):
-            self._keep_decisions(source)
+            self._do_work(source)
         source.turn(_TURN_S, now_s)
-        complete = {}
-        for key, one in source.documents.items():
-            before = self._complete.get(key)
-            if "machine" in one:  # an agent has spoken
-                complete[key] = before if before is not None and before[0] is one else (one, {**EMPTY, **one})
+        self._note(source.take_problems())
+        complete: dict[str, tuple[Document, Document]] = {}
+        for found, is_drained in ((source.documents, False), (source.drained, True)):
+            # Before an agent has spoken there are only decisions.
+            spoken = {key: one for key, one in found.items() if "machine" in one and "job" in one}
+            for key, one in spoken.items():
+                before = self._complete.get(key)
+                is_same = before is not None and before[0] is one and before[1]["is_drained"] == is_drained
+                complete[key] = before if before and is_same else (one, {**EMPTY, **one, "is_drained": is_drained})
         self._complete = complete
         self._known = _Known({key: pair[1] for key, pair in complete.items()}, source.listening_s)
         self._is_known.set()
 
-    def _keep_decisions(self, store: FleetStore) -> None:
-        """Write the commands that were given into the keys, each when it was sent and when it was answered."""
-        with suppress(Empty):
-            while True:
-                key, decision = self._decisions.get_nowait()
-                try:
-                    store.decide(key, decision)
-                except BusError:
-                    self._decisions.put((key, decision))
-                    raise
+    def _do_work(self, store: FleetStore) -> None:
+        """What the bus does not take stays for the next turn, and nothing is done before it."""
+        while self._work:
+            try:
+                self._work[0](store)
+            except BusError:
+                raise
+            except Exception:
+                self._work.popleft()
+                raise
+            self._work.popleft()
 
     def _go_deaf(self, remark: str) -> None:
         known = self._known
         until_s = self._clock() if known.until_s is None else known.until_s
         self._known = _Known(known.documents, known.listening_s, until_s, shorten(remark))
+
+
+def _close(source: Source | None) -> None:
+    """A source that is left open would go on queueing what it hears."""
+    if source is not None:
+        with suppress(BusError):
+            source.close()

@@ -14,6 +14,7 @@ from prime_train.control.editor import read_editor, read_history
 from prime_train.control.followed import FollowedRun, RankSeen
 from prime_train.control.timeline import find_failures, find_marks, shorten
 from prime_train.core.errors import UserError
+from prime_train.estimate.values import Interval
 from prime_train.supervise.core.state import ActiveAlarm, State
 from prime_train.supervise.watches.cost.spent import usd_so_far
 from prime_train.views.run import checkpoints
@@ -63,6 +64,9 @@ def make_row(run: FollowedRun, now_s: float) -> Document:
         "usd": _usd(run, now_s),
         "wandb": run.link,
         "damage": run.damage or None,
+        "left_out": [
+            {name: shorten(gpu[name]) for name in ("uuid", "test")} for gpu in found["gpus"] if gpu["left_out"]
+        ],
     }
     if run.unreadable:
         row |= {"state": "unreadable", "reason": shorten(run.unreadable)}
@@ -80,7 +84,10 @@ def _last_sign_s(state: State) -> float | None:
 
 
 def _usd(run: FollowedRun, now_s: float) -> Document | None:
-    found = usd_so_far(run.state, run.used_gpus, now_s if run.is_supervised else None)
+    return round_usd(usd_so_far(run.state, run.used_gpus, now_s if run.is_supervised else None))
+
+
+def round_usd(found: Interval | None) -> Document | None:
     return None if found is None else {name: round(getattr(found, name), 2) for name in ("low", "typical", "high")}
 
 

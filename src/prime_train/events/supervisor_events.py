@@ -137,6 +137,16 @@ class CommandAccepted:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointPinned:
+    """A person's command set or took away the mark that keeps a checkpoint from deletions."""
+
+    kind: ClassVar[str] = "checkpoint_pinned"
+    step: int
+    pinned: bool
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClockJumped:
     """The wall clock moved against the monotonic clock: it was set, or the machine slept. Not counted as silence."""
 
@@ -174,6 +184,7 @@ SupervisorEvent = (
     | RequestAnswered
     | SettingsAccepted
     | CommandAccepted
+    | CheckpointPinned
     | ClockJumped
     | EventsDamaged
     | RunClosed

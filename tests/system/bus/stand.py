@@ -68,7 +68,7 @@ def standing(kind: str, folder: Path) -> Iterator[LocalStand | NatsStand]:
 
 
 @contextmanager
-def standing_nats(folder: Path, store_bytes: int = 2**26) -> Iterator[NatsStand]:
+def standing_nats(folder: Path, store_bytes: int = 2**28) -> Iterator[NatsStand]:
     server = NatsServer(folder, ["m1", "m2"], store_bytes=store_bytes)
     server.start()
     stand = NatsStand(server, folder)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from prime_train.bus.base import KEPT, BusRefused
+from prime_train.bus.base import KEPT, BusError, BusRefused
 from prime_train.bus.nats import NatsBus
 from prime_train.bus.nats_server import NatsServer
 from prime_train.core.errors import UserError
@@ -87,6 +89,55 @@ def test_a_machine_reads_no_commands_of_another_and_no_keys(stand: NatsStand) ->
 
 def stand_problems(bus: NatsBus) -> list[str]:
     return [text for text in bus.take_problems() if "permissions violation for subscription" in text]
+
+
+def until_reported(server: NatsServer, expected: str) -> None:
+    """Until the controller's page has a remark with this text: `take_refusals` is where it comes from."""
+    found: list[str] = []
+
+    def is_reported() -> bool:
+        server.keep()
+        found.extend(server.take_refusals())
+        return any(expected in text for text in found)
+
+    until(is_reported)
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (lambda agent: agent.publish("pt.j.r.m2.hb", {}, "x"), 'm1" - Publish Violation - Subject "pt.j.r.m2.hb"'),
+        (lambda agent: agent.publish("pt.j.cmd.m2", {}, "x"), 'm1" - Publish Violation - Subject "pt.j.cmd.m2"'),
+        (lambda agent: agent.subscribe("pt.j.cmd.m2"), 'm1" - Subscription Violation - Subject "pt.j.cmd.m2"'),
+        (lambda agent: agent.subscribe("_INBOX_controller.>"), "Subscription Violation"),
+        (lambda agent: agent.objects("pt_evidence").list_names(), "Publish Violation"),
+        (lambda agent: agent.kv("pt_drained").list_entries(), "Publish Violation"),
+    ],
+)
+def test_what_a_machine_may_not_do_is_reported_to_the_controller(
+    stand: NatsStand, act: Callable[[NatsBus], object], expected: str
+) -> None:
+    with suppress(BusError):
+        act(stand.client("m1"))
+    until_reported(stand.server, expected)
+
+
+def test_a_stranger_without_credentials_or_without_tls_is_refused_and_reported(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path, ["m1"], host="0.0.0.0")
+    server.start()
+    try:
+        known = server.credentials("m1")
+        bus = NatsBus(replace(known, host="0.0.0.0", password="a guess"), "stranger")
+        until_reported(server, "authentication error")
+        bus.close()
+        with socket.create_connection(("127.0.0.1", known.port)) as plain:
+            plain.settimeout(LIMIT_S)
+            assert plain.recv(4096).startswith(b"INFO ")
+            plain.sendall(b'CONNECT {"user":"m1","pass":"a guess"}\r\nPING\r\n')
+            until_reported(server, "TLS Handshake Failure")
+            assert b"PONG" not in plain.recv(4096)
+    finally:
+        server.close()
 
 
 HOSTILE = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from prime_train.bus.base import KEPT, RevisionConflict, UnknownOutcome
+from prime_train.bus.base import KEPT, OBJECT_BYTES, BusRefused, RevisionConflict, UnknownOutcome
 from tests.system.bus.stand import BEATS, COMMANDS, EVENTS, KINDS, LocalStand, NatsStand, standing, take
 
 
@@ -96,6 +97,38 @@ def test_a_watch_sees_each_key_and_its_end(stand: Any_) -> None:
     values.delete("one")
     assert [(entry.key, entry.value) for entry in watch.take(10.0)] == [("one", None)]
     assert watch.take(0) == []
+
+
+def test_a_large_object_is_whole_and_is_replaced_and_deleted(stand: Any_) -> None:
+    objects, content = stand.client().objects("stacks"), os.urandom(OBJECT_BYTES)
+    assert objects.get("j.m1.1") is None
+    for written in (b"", b"first", content):
+        objects.put("j.m1.1", written)
+        assert stand.client().objects("stacks").get("j.m1.1") == written
+    objects.put("j.m1.2", b"other")
+    assert objects.list_names() == ["j.m1.1", "j.m1.2"]
+    for _ in range(2):
+        objects.delete("j.m1.1")
+        assert objects.get("j.m1.1") is None
+    assert stand.client().objects("stacks").list_names() == ["j.m1.2"]
+    for name in ("", "../j", "j m"):
+        with pytest.raises(ValueError, match="no subject"):
+            objects.put(name, b"")
+    with pytest.raises(ValueError, match="at most"):
+        objects.put("j.m1.3", content + b"x")
+
+
+def test_a_bucket_that_is_full_refuses_and_keeps_what_it_has(stand: Any_) -> None:
+    objects = stand.client().objects("small", 2**20)
+    objects.put("one", b"x" * 700_000)
+    for name in ("two", "two"):
+        with pytest.raises(BusRefused):
+            objects.put(name, b"y" * 700_000)
+    assert objects.get("two") is None
+    assert objects.get("one") == b"x" * 700_000
+    objects.delete("one")
+    objects.put("two", b"y" * 700_000)
+    assert objects.list_names() == ["two"]
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = write_run(found / "runs" / HOSTILE, (*FIRST_ATTEMPT, *DEATH))
     write_metrics(run_dir, 50)
     run_dir.attempt(1).mkdir(parents=True)
+    run_dir.evidence(1).mkdir(parents=True)
+    (run_dir.evidence(1) / "stacks-trainer-7.txt").write_text(HOSTILE, "utf-8")
     run_dir.log(1, "trainer").write_text("\n".join([*(f"line {n}" for n in range(1000)), HOSTILE, ""]), "utf-8")
     return found
 
@@ -131,6 +133,7 @@ def test_documents_have_the_runs_and_the_names_as_text(served: Served) -> None:
     log = served.get(f"/api/log?name={quoted}&attempt=1&lines=few").document
     assert f"trainer | {HOSTILE}" in log["lines"]
     assert len(log["lines"]) <= 100
+    assert log["evidence"] == [{"name": "stacks-trainer-7.txt", "lines": [HOSTILE]}]
     assert served.get("/api/run?name=../small").status == 404
     assert served.get("/api/log?name=small&attempt=-1").status == 404
     assert served.get("/api/log?name=small&attempt=7").document["problem"] == "there is no log"

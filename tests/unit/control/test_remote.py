@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from prime_train.bus.base import Bus, BusMessage, RevisionConflict, UnknownOutcome
+from prime_train.bus.fleet_reader import FleetReader
 from prime_train.bus.fleet_store import FleetStore
 from prime_train.bus.local import LocalBus
 from prime_train.bus.spool import EventBatch
@@ -149,11 +150,11 @@ def test_no_answer_is_unknown_and_the_same_id_is_sent_again(
 ) -> None:
     send(bus, FIRST_ATTEMPT)
     wait_until(lambda: state_of(remote) == "running")
-    monkeypatch.setattr("prime_train.control.remote._ANSWER_S", 0.2)
-    monkeypatch.setattr("prime_train.control.remote._BACK_S", 1.0)
+    monkeypatch.setattr("prime_train.control.remote_commands._ANSWER_S", 0.2)
+    monkeypatch.setattr("prime_train.control.remote_commands._BACK_S", 1.0)
     ids: list[str] = []
     answering(bus, lambda message: ids.append(message.id))
-    answer = remote.send("m1/small", "stop_requested", {}, "c1")
+    answer = remote.commands.send("m1/small", "stop_requested", {}, "c1")
     assert (answer["outcome"], answer["request_id"]) == ("unknown", "c1")
     assert "c1" in answer["fix"]
     assert len(ids) > 1
@@ -165,10 +166,117 @@ def test_a_run_that_ended_or_is_not_known_gets_no_request(bus: LocalBus, remote:
     bus.publish(BEATS, {"state": "died"}, "b2")
     wait_until(lambda: state_of(remote) == "died")
     with pytest.raises(UserError, match="no supervisor runs it"):
-        remote.send("m1/small", "stop_requested", {}, "c1")
+        remote.commands.send("m1/small", "stop_requested", {}, "c1")
     with pytest.raises(UserError) as caught:
-        remote.read_log("m9/small", None, 10)
+        remote.commands.read_log("m9/small", None, 10)
     assert "the machines on the bus are: m1" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        None,
+        5,
+        [],
+        {},
+        {"attempts": 5, "lines": {}, "attempt": {"x": 1}},
+        {"attempts": ["x", True, None], "lines": [5, None, "a\x1bb"], "attempt": "x"},
+    ],
+)
+def test_a_log_of_another_form_is_shown_without_what_is_none(bus: LocalBus, remote: RemoteRuns, log: object) -> None:
+    send(bus, FIRST_ATTEMPT)
+    wait_until(lambda: state_of(remote) == "running")
+    thread = answering(bus, lambda _: {"outcome": "done", "log": log})
+    found = remote.commands.read_log("m1/small", None, 10)
+    thread.join()
+    assert (found["attempt"], found["attempts"]) == (None, [])
+    assert all("\x1b" not in line for line in found["lines"])
+
+
+def test_a_decision_that_is_not_written_stays_before_its_answer(
+    bus: LocalBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prime_train.control.remote._AGAIN_S", 0.05)
+    remote, failed, done = RemoteRuns(LocalLink(bus), clock), [UnknownOutcome("no answer")] * 2, list[str]()
+
+    def work(name: str) -> Callable[[FleetStore], None]:
+        def act(store: FleetStore) -> None:
+            if failed:
+                raise failed.pop()
+            store.decide("small.m1", {"id": "c1", "outcome": name})
+            done.append(name)
+
+        return act
+
+    remote.do_later(work("unknown"))
+    remote.do_later(work("accepted"))
+    remote.start()
+    wait_until(lambda: len(done) == 2)
+    remote.close()
+    assert done == ["unknown", "accepted"]
+    assert FleetStore(bus, 0.0).documents["small.m1"]["decided"]["commands"] == [{"id": "c1", "outcome": "accepted"}]
+
+
+class Counted(LocalLink):
+    """Counts the sources that are open."""
+
+    opened = 0
+
+    def open(self, now_s: float) -> FleetStore | FleetReader:
+        link, source = self, super().open(now_s)
+
+        class Source(FleetStore):
+            def close(self) -> None:
+                link.opened -= 1
+
+        assert isinstance(source, FleetStore)
+        source.__class__ = Source
+        self.opened += 1
+        return source
+
+
+def test_a_source_that_met_another_controller_is_closed(
+    bus: LocalBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prime_train.control.remote._CONFLICT_S", 0.05)
+    link = Counted(bus)
+    remote, conflicts = RemoteRuns(link, clock), [RevisionConflict("other")] * 5
+
+    def work(_store: FleetStore) -> None:
+        if conflicts:
+            raise conflicts.pop()
+
+    remote.do_later(work)
+    remote.start()
+    wait_until(lambda: not conflicts and remote.view().remark == "")
+    assert link.opened == 1
+    remote.close()
+
+
+def test_each_refusal_is_shown_with_its_time_and_a_flood_is_bounded(bus: LocalBus, clock: Clock) -> None:
+    link = LocalLink(bus)
+    remarks = [[f"m{n} - Publish Violation"] for n in range(50)]
+    link.take_remarks = lambda: remarks.pop() if remarks else []  # type: ignore[method-assign]
+    remote = RemoteRuns(link, clock)
+    remote.start()
+    wait_until(lambda: not remarks)
+    remote.close()
+    shown = remote.view().remark
+    assert [f"m{n} " in shown for n in (0, 1, 4, 5, 49)] == [True, True, True, False, False]
+    assert len(shown) < 1000
+
+
+def test_kept_evidence_is_shown_after_the_run_has_ended(bus: LocalBus, remote: RemoteRuns) -> None:
+    send(bus, (*FIRST_ATTEMPT, *DEATH))
+    files = [{"name": "trainer.log", "text": "first\nlast\x1b[31m"}, {"name": "stacks.txt", "text": "a\nb"}]
+    bus.publish(EVENTS, {"attempt": 1, "files": files}, "evidence:1")
+    bus.publish(BEATS, {"state": "died"}, "b2")
+    wait_until(lambda: state_of(remote) == "died" and bool(bus.objects("pt_evidence").list_names()))
+    wait_until(lambda: bool((remote.find("m1/small") or {}).get("kept")))
+    found = remote.commands.read_log("m1/small", 1, 50)
+    assert "\x1b" not in str(found)
+    assert (found["attempts"], found["lines"][0]) == ([1], "first")
+    assert found["evidence"] == [{"name": "stacks.txt", "lines": ["a", "b"]}]
 
 
 class Away(LocalLink):

@@ -77,7 +77,7 @@ ALLOWED = {
     "registry/gpus.py": (2, SHIPPED),
     "registry/known.py": (2, SHIPPED),
     "rules/explain.py": (1, SHIPPED),
-    "views/run/pins.py": (1, "the pin that it makes"),
+    "checkpoints/pins.py": (1, "the pin that it makes"),
     "views/run/plots.py": (1, "the working directory, to come back to it"),
     "rules/keys.py": (1, SHIPPED),
     "supervise/evidence/evidence_program.py": (

@@ -18,9 +18,9 @@ from prime_train.config.parsed_config import Reading
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import own_secrets
 from prime_train.programs import list_refused
+from prime_train.supervise.services.wandb_links import find_wandb_link
 from prime_train.views.config import differences as view
 from prime_train.views.run.final_metrics import list_metric_differences
-from prime_train.views.wandb_links import find_wandb_link
 
 
 def diff(

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from prime_train.checkpoints import pins
 from prime_train.cli.terminal.options import NoColor, RunName
-from prime_train.views.run import pins
+from prime_train.views.run.checkpoints import find_checkpoint
 from prime_train.views.run.runs import find
 
 
@@ -27,4 +28,5 @@ def pin(
       prime-train ckpt pin quickstart 500 --unpin
     """
     change = pins.unpin if unpin else pins.pin
-    typer.echo(change(find(run, Path.cwd()), step))
+    run_dir = find(run, Path.cwd())
+    typer.echo(change(find_checkpoint(run_dir, step), run_dir.path.name))

@@ -109,7 +109,8 @@ function showDevices() {
   const isSmall = count >= SMALL_FROM;
   fill($("devices"), machines.map(([host, machine]) => keep("machines", host, [machine, isSmall], () => {
     const devices = Object.entries(machine.devices).sort(([, x], [, y]) => x.index - y.index);
-    return make("div", {class: "machine"}, make("b", {}, ["unknown", "lost"].includes(machine.liveness) ? `${host}: ${machine.liveness}` : host), make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, isSmall))));
+    const drain = machine.liveness ? make("button", {class: "small plain owner", type: "button", "data-machine": host, click: () => confirmThen(`Save and pause every run on ${host}, test its GPUs, and take it off this map until it is returned?`, () => send("machine_requested", {command: "drain"}, host), host)}, "Drain") : null;
+    return make("div", {class: "machine"}, make("b", {}, ["unknown", "lost"].includes(machine.liveness) ? `${host}: ${machine.liveness}` : host), " ", drain, make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, isSmall))));
   })));
 }
 /** The runs that go on without a GPU. */
@@ -164,12 +165,13 @@ function showFailures() {
   }));
 }
 async function showFailure(one) {
-  const log = make("pre", {}, "reading the log ...");
+  const log = make("pre", {}, "reading the log ..."), beside = make("div");
   dialog(`${one.run}: attempt ${one.attempt} failed`, make("div", {}, facts([["when", clock(one.time_s)], ["at step", whole(one.step)], ["what", one.what], ["why", one.why], ["fix", one.fix], ["where", one.where], ["cause", [one.cause_class, one.cause_id].filter(Boolean).join(", ")],
-    ["exit", one.returncode === null ? "not known" : one.returncode], ["newest checkpoint", one.newest_complete ? `step ${whole(one.newest_complete)}` : "none"], ["evidence", one.evidence], ["recovered in", one.recovered_s === null ? "not yet" : duration(one.recovered_s)]]), make("h4", {}, "last lines of the log"), log));
+    ["exit", one.returncode === null ? "not known" : one.returncode], ["newest checkpoint", one.newest_complete ? `step ${whole(one.newest_complete)}` : "none"], ["evidence", one.evidence], ["recovered in", one.recovered_s === null ? "not yet" : duration(one.recovered_s)]]), make("h4", {}, "last lines of the log"), log, beside));
   const found = await get(`/api/log?name=${encodeURIComponent(one.run)}&attempt=${one.attempt}&lines=few`);
   log.textContent = found ? found.problem ?? (found.lines.slice(-50).join("\n") || "the log is empty") : "there is no log";
   log.scrollTop = log.scrollHeight;
+  beside.replaceChildren(...(found?.evidence ?? []).map((file) => make("details", {"data-evidence": file.name, open: file.name.startsWith("stacks")}, make("summary", {}, file.name), make("pre", {}, file.lines.join("\n")))));
 }
 
 // --- the chosen run -----------------------------------------------------------------------------------
@@ -229,14 +231,18 @@ function showReplicas() {
 }
 function showCommands(row) {
   const buttons = [];
-  const command = (text, body, question, kind = "command_requested") => make("button", {class: "plain", type: "button", "data-command": body.command ?? "stop", click: () => confirmThen(question, () => send(kind, body))}, text);
+  const command = (text, body, question, kind = "command_requested", run = chosen) => make("button", {class: "plain", type: "button", "data-command": body.command ?? "stop", click: () => confirmThen(question, () => send(kind, body, run), run)}, text);
   if (row.supervised) {
-    if (row.state === "paused") buttons.push(command("Resume", {command: "resume"}, "Go on from the newest checkpoint?"));
+    if (row.drained) buttons.push(command(`Return ${row.machine}`, {command: "return"}, `Resume the runs on ${row.machine}, and put it on the map again?`, "machine_requested", row.machine));
+    else if (row.state === "paused") buttons.push(command("Resume", {command: "resume"}, "Go on from the newest checkpoint?"));
     else buttons.push(command("Save now", {command: "checkpoint"}, "Save a checkpoint at the next step?"), command("Pause", {command: "pause"}, "Save, end the processes and free the GPUs until the run is resumed?"));
+    // These are not on the map of another machine any more.
+    for (const {uuid, test} of detail.row.machine ? row.left_out : []) buttons.push(make("span", {class: "quiet", "data-left-out": uuid}, `${uuid} is left out${test ? `, ${test.passed ? "passed" : "FAILED"}: ${test.what}` : ""}`),
+      command("Test", {command: "test", gpus: [uuid]}, `Compare the results of ${uuid} with known ones?`), command("Return", {command: "return", gpus: [uuid]}, `Use ${uuid} from the next attempt on?`));
     // A second stop would end the run without a checkpoint.
     if (!row.stopping) buttons.push(command("Stop", {}, "Save a checkpoint and end the run? The command that started it resumes it.", "stop_requested"));
   }
-  const shown = `${chosen}/${row.state}/${row.supervised}/${row.stopping}`;
+  const shown = `${chosen}/${row.state}/${row.supervised}/${row.stopping}/${row.drained}/${JSON.stringify(row.left_out)}`;
   if ($("commands").dataset.of !== shown) { $("commands").replaceChildren(...buttons); $("commands").dataset.of = shown; }
 }
 /** The change that the policy on instability proposes, and the click that makes it. */

@@ -28,13 +28,21 @@ def read_log_tail(run_dir: RunDir, body: object, hidden: Sequence[str]) -> dict[
         fix = f"prime-train status {run_dir.path.name}"
         raise UserError("there is no such log", str(run_dir.path), "no attempt with this number has started", fix)
     count = lines if type(lines) is int and 0 < lines <= MOST_LINES else MOST_LINES
-    logs = sorted(run_dir.attempt(attempt).glob("*.log"))[:_MOST_LOGS]
-    found = [f"{path.stem} | {line}" if len(logs) > 1 else line for path in logs for line in _read(path, count, hidden)]
+    found = join_logs([(path.stem, read_end(path, count, hidden)) for path in list_logs(run_dir, attempt)])
     return {"attempt": attempt, "attempts": attempts[-100:], "lines": found}
 
 
-def _read(path: Path, count: int, hidden: Sequence[str]) -> list[str]:
-    """The last lines in one log; none where it cannot be read."""
+def list_logs(run_dir: RunDir, attempt: int) -> list[Path]:
+    return sorted(run_dir.attempt(attempt).glob("*.log"))[:_MOST_LOGS]
+
+
+def join_logs(logs: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """The lines of all roles, each with its role where there are several."""
+    return [f"{role} | {line}" if len(logs) > 1 else line for role, lines in logs for line in lines]
+
+
+def read_end(path: Path, count: int, hidden: Sequence[str]) -> list[str]:
+    """The last lines in one file; none where it cannot be read."""
     try:
         with open_regular(path, path.parent) as file:
             size = os.fstat(file.fileno()).st_size

@@ -21,10 +21,11 @@ from prime_train.core.errors import UserError
 from prime_train.core.outside import RECORD_BYTES, read_json
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir
-from prime_train.events import Follower
+from prime_train.events import Follower, RequestAnswered
 from prime_train.spec.supervision import BusLink
 from prime_train.supervise.agent.commands import Commands
-from prime_train.supervise.agent.present import read_present_state
+from prime_train.supervise.agent.evidence import EvidenceQueue
+from prime_train.supervise.agent.present import PresentState, read_latest_step
 from prime_train.supervise.agent.pulse import Pulse
 from prime_train.supervise.processes.beside import enter_background, hold_alone, start_beside
 from prime_train.supervise.processes.lock import find_holder
@@ -33,7 +34,7 @@ BEAT_S = 1.0
 _PRESENT_EVERY = 10  # heartbeats: GPUs are sampled every ten seconds
 _TURN_S = 0.25  # a command ends the wait
 _REFUSED_S = 5.0  # before a batch is sent again that the bus has refused
-_MOST_REASONS = 32  # of failed batches, in the log: a run may last for months without a reader of its bus
+_MOST_REASONS = 32  # in the log: a run may last for months without a reader of its bus
 _LAST_BYTES = 256 << 10  # of each file of events, from which the first heartbeat is made
 _WAIT_FOR_SUPERVISOR_S = 30.0  # another one may take over until then
 _FLUSH_S = 60.0  # for the last events; a later run sends what is left
@@ -111,13 +112,16 @@ class Agent:
         self._spool = Spool(run_dir.events, run_dir.bus / "place.json")
         self._events = Follower.near_end(run_dir.events, _LAST_BYTES)
         self._pulse = Pulse()
+        self._present = PresentState(run_dir)
         self._life = os.urandom(4).hex()
         self._beats = 0
+        self._changed = False  # what only some heartbeats have
         self._next_batch_s = 0.0
         self._heard = [bus.subscribe(f"pt.{job}.cmd.{who}") for who in (machine, "all")]
         self._hidden = own_secrets()
+        self._evidence = EvidenceQueue(run_dir, self._hidden)
         self._commands = Commands(run_dir, bus, lambda text: _log(redact(text, self._hidden)), self._hidden)
-        self._reasons: set[str] = set()  # why batches failed, each in the log once
+        self._reasons: set[str] = set()  # what went wrong, each in the log once
 
     def follow(self) -> None:
         """Returns when the run is over and its events are sent, or cannot be sent for a while."""
@@ -145,6 +149,8 @@ class Agent:
         with self._reported():
             for record in self._events.poll():
                 self._pulse = self._pulse.after(record)
+                self._evidence.add(record)
+                self._changed |= isinstance(record.event, RequestAnswered)
         self._beat(self._pulse)
 
     def _turn(self) -> bool:
@@ -154,14 +160,17 @@ class Agent:
             for message in subscription.take(_TURN_S if number == 0 else 0):
                 self._commands.receive(message)
         for problem in self._bus.take_problems():
-            _log(redact(problem, self._hidden))
+            self._log_once(problem)
         return is_idle
 
     def _beat(self, pulse: Pulse) -> None:
-        more = read_present_state(self._run_dir, time.time()) if self._beats % _PRESENT_EVERY == 0 else {}
+        more = read_latest_step(self._run_dir)
+        if self._changed or self._beats % _PRESENT_EVERY == 0:
+            self._changed = False
+            more |= self._present.read(time.time())
         self._beats += 1
         # One that is late is worth nothing, so it is not repeated: the next follows in a second.
-        with contextlib.suppress(BusError):
+        with contextlib.suppress(BusError, ValueError):
             self._bus.publish(f"{self._subject}.hb", {**asdict(pulse), **more}, f"{self._life}:{self._beats}")
 
     def _send(self) -> bool:
@@ -169,10 +178,18 @@ class Agent:
         with self._reported():
             batch = self._spool.next_batch()
             if batch is None:
-                return True
+                return self._send_evidence()
             self._bus.publish(f"{self._subject}.ev", batch.body, batch.id)
             self._spool.acknowledge()
         return False
+
+    def _send_evidence(self) -> bool:
+        """Send that of one failed attempt, after its events. Returns whether there is none."""
+        found = self._evidence.next_message()
+        if found is not None:
+            self._bus.publish(f"{self._subject}.ev", found.body, found.id)
+            self._evidence.acknowledge(found.attempt)
+        return found is None
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -181,13 +198,16 @@ class Agent:
             yield
         except BusError as error:
             self._next_batch_s = time.monotonic() + (_REFUSED_S if isinstance(error, BusRefused) else BEAT_S)
-            reason = redact(str(error), self._hidden)
-            if reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
-                self._reasons.add(reason)
-                _log(f"events are not stored by the bus, and are sent again: {reason}")
+            self._log_once(f"events are not stored by the bus, and are sent again: {error}")
         except UserError as error:  # the folder of the events may not be read
             self._next_batch_s = time.monotonic() + _REFUSED_S
-            _log(str(error))
+            self._log_once(str(error))
+
+    def _log_once(self, text: str) -> None:
+        reason = redact(text, self._hidden)
+        if reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
+            self._reasons.add(reason)
+            _log(reason)
 
 
 def _log(text: str) -> None:

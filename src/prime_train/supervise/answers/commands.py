@@ -1,12 +1,14 @@
-"""Checks a person's command, and returns its events: accepted, or refused with the way. Acts on nothing itself."""
+"""Checks a person's command, and returns its events: accepted, or refused with the way. Sets pins, and does no more."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from prime_train.checkpoints import pins
+from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.events import CommandAccepted, Event, GpuLeftOut, GpuReturned, RequestAnswered
+from prime_train.events import CheckpointPinned, CommandAccepted, Event, GpuLeftOut, GpuReturned, RequestAnswered
 from prime_train.events.bounds import MOST_STEPS
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.command_answers import describe_reach
@@ -18,6 +20,7 @@ from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 _MOST_OPEN = 16  # at once
 _MOST_GPUS = 64  # of one machine
 _LONGEST_TEXT = 200
+_PINS = ("pin", "unpin")
 ListGpus = Callable[[], tuple[tuple[str, str], ...]]  # number and UUID of each GPU of the run
 
 
@@ -51,10 +54,16 @@ def answer_command(request: Request, scene: CommandScene) -> Iterator[Event]:
     """CommandAccepted with the answer "accepted"; or an answer alone: "done" where nothing is left to do, "refused"."""
     name, state = request.body.get("command"), scene.state
     try:
+        if name in _PINS:
+            _refuse_bad_text(request.body)
+            yield from _pin(request, scene)
+            return
         check = _CHECKS.get(name) if isinstance(name, str) else None
         if check is None:
             what = f"there is no command {_short(name)}"
-            raise CommandRefusal(what, "the body of the request names none of those", f"one of {', '.join(_CHECKS)}")
+            raise CommandRefusal(
+                what, "the body of the request names none of those", f"one of {', '.join((*_CHECKS, *_PINS))}"
+            )
         _refuse_bad_text(request.body)
         if len(state.commands) >= _MOST_OPEN:
             what = f"{len(state.commands)} commands are not done yet"
@@ -65,6 +74,9 @@ def answer_command(request: Request, scene: CommandScene) -> Iterator[Event]:
         accepted, what = check(request, scene)
     except CommandRefusal as refusal:
         about = (refusal.what, refusal.why, refusal.fix, str(scene.run_dir.path))
+        yield RequestAnswered(request.id, COMMAND_REQUESTED, "refused", *about)
+    except UserError as error:
+        about = (error.what, error.why, error.fix, error.where)
         yield RequestAnswered(request.id, COMMAND_REQUESTED, "refused", *about)
     except _AlreadyDone as done:
         yield RequestAnswered(request.id, COMMAND_REQUESTED, "done", str(done))
@@ -153,12 +165,30 @@ def _check_checkpoint(request: Request, scene: CommandScene) -> _Accepted:
     return _accept(request, "checkpoint", newest_step), f"{describe_reach(state)} saves after its next step"
 
 
-def _check_go_back(request: Request, scene: CommandScene) -> _Accepted:
+def _read_step(request: Request, scene: CommandScene) -> int:
     step = request.body.get("step")
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 < step <= MOST_STEPS:
+    if type(step) is not int or not 0 < step <= MOST_STEPS:
         raise CommandRefusal(
             f"{_short(step)} is no step", "a step is a whole number from 1", f"prime-train ckpt list {scene.name}"
         )
+    return step
+
+
+def _pin(request: Request, scene: CommandScene) -> Iterator[Event]:
+    """Sets the mark at once, because a controller on another machine cannot. Raises CommandRefusal, UserError."""
+    step, is_pin = _read_step(request, scene), request.body["command"] == "pin"
+    found = next((one for one in scene.program.checkpoints(scene.run, scene.run_dir) if one.step == step), None)
+    if found is None:
+        what = f"there is no checkpoint of step {step:,}"
+        raise CommandRefusal(what, "only what is saved can be pinned", f"prime-train ckpt list {scene.name}")
+    what = (pins.pin if is_pin else pins.unpin)(found, scene.name)
+    if found.pinned != is_pin:
+        yield CheckpointPinned(step, is_pin, request.body.get("by", "") or "not known")
+    yield RequestAnswered(request.id, COMMAND_REQUESTED, "done", what)
+
+
+def _check_go_back(request: Request, scene: CommandScene) -> _Accepted:
+    step = _read_step(request, scene)
     found = scene.program.checkpoints(scene.run, scene.run_dir)
     named = next((one for one in found if one.step == step), None)
     problem = "there is no such checkpoint" if named is None else named.problem
@@ -205,7 +235,8 @@ def _check_drain(request: Request, scene: CommandScene) -> _Accepted:
 def _check_test(request: Request, scene: CommandScene) -> _Accepted:
     state, asked = scene.state, _read_gpus(request, scene)
     used = [gpu for gpu in asked if gpu != CPU and gpu not in state.left_out]
-    if used and state.live is not None:
+    # A test for a run that is about to pause begins when its attempt has ended.
+    if used and state.live is not None and (state.halt is None or state.halt.launches):
         what = f"attempt {state.attempt_number} may use {', '.join(used)}"
         why = "a test beside a training takes its memory and its time"
         raise CommandRefusal(what, why, f"prime-train gpu drain {scene.name} {' '.join(used)}, which tests them too")

@@ -142,6 +142,8 @@ def _describe_trainer(event: Event) -> str:
         case events.CheckpointSaved(step=step, size_bytes=size_bytes, write_s=write_s, stall_s=stall_s):
             waited = f"training waited {stall_s * 1000:.0f} ms"
             return f"checkpoint of step {step} complete: {size_bytes / _MIB:.0f} MiB in {write_s:.1f} s, {waited}"
+        case events.CheckpointPinned(step=step, pinned=pinned, by=by):
+            return f"checkpoint of step {step:,} {'pinned' if pinned else 'no longer pinned'} by {by}"
         case events.CheckpointDeleted(step=step, reason=reason):
             return f"checkpoint of step {step} deleted: {reason}"
         case events.CheckpointUnreadable(step=step, reason=reason):

@@ -17,10 +17,11 @@ from prime_train.events.record import describe
 from prime_train.spec.prime_rl_parts import PrimeRl
 from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.processes.lock import find_holder
-from prime_train.supervise.watches.cost.spent import find_gpus, usd_so_far
+from prime_train.supervise.services.used_gpus import find_gpus
+from prime_train.supervise.services.wandb_links import find_link
+from prime_train.supervise.watches.cost.spent import usd_so_far
 from prime_train.views.compare.ends import Best, read_ends
 from prime_train.views.run.runs import RUNS, is_run
-from prime_train.views.wandb_links import find_link
 
 UNREADABLE = "unreadable"
 # For all runs together: so much is searched in a tenth of a second. Each run has at least a few pages.
@@ -105,7 +106,7 @@ def read_row(path: Path, now_s: float, limit_bytes: int) -> RunRow:
         holder = find_holder(run_dir)
         ends = read_ends(run_dir, limit_bytes)
         link = find_link(run_dir, config)
-        gpus = find_gpus(run_dir, state, config)
+        gpus = find_gpus(run_dir, state.started, config)
     except UserError as error:
         return RunRow(path, path.name, UNREADABLE, f"{error.what}: {error.why}")
     except OSError as error:  # it belongs to another user, or is on a disk that does not answer

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train import events
+from prime_train.checkpoints.layout import PIN, SavedCheckpoint
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, Record, TrainerEvent
@@ -371,3 +372,56 @@ def test_no_attempt_begins_beside_the_test_of_a_gpu_that_it_uses(tmp_path: Any) 
     world.settle()
     assert (world.state.attempt_number, world.state.live is not None) == (2, True)
     assert {outcomes[-1] for outcomes in final_answers(world).values()} == {"done"}
+
+
+def test_a_test_that_is_asked_during_a_pause_waits_for_the_end_of_the_attempt(tmp_path: Any) -> None:
+    world = opened(tmp_path)
+    world.step()
+    world.give("test")
+    assert final_answers(world) == {"id-1": ["refused"]}, "the attempt uses the GPU and goes on"
+    for move in ("pause", "test"):
+        world.give(move)
+        world.settle()
+    assert (world.testing, world.state.live is None) == (("", ()), False)
+    world.end("stopped")
+    world.settle()
+    assert world.testing == ("id-3", ("GPU-0",))
+    world.finish_test()
+    world.settle()
+    assert {key: outcomes[-1] for key, outcomes in final_answers(world).items() if key != "id-1"} == {
+        "id-2": "done",
+        "id-3": "done",
+    }
+    assert world.state.state == "paused"
+
+
+def pin(scene: CommandScene, command: str, step: object) -> list[Event]:
+    body = {"command": command, "step": step, "by": "a@b"}
+    return list(answer_command(Request(COMMAND_REQUESTED, "id", body), scene))
+
+
+def test_a_pin_is_set_at_once_and_is_an_event_when_it_changes_something(tmp_path: Any) -> None:
+    folders = {step: tmp_path / f"step_{step}" for step in (10, 20)}
+    for folder in folders.values():
+        folder.mkdir()
+
+    def checkpoints(*_: object) -> list[SavedCheckpoint]:
+        problems = {10: "", 20: "the save did not finish"}
+        return [
+            SavedCheckpoint(step, str(folder), 5, problems[step], (folder / PIN).exists())
+            for step, folder in folders.items()
+        ]
+
+    scene = opened(tmp_path).scene()._replace(program=SimpleNamespace(checkpoints=checkpoints))
+    for command, is_pinned in (("pin", True), ("pin", True), ("unpin", False), ("unpin", False)):
+        before = (folders[10] / PIN).exists()
+        *changes, answer = pin(scene, command, 10)
+        assert isinstance(answer, events.RequestAnswered)
+        assert answer.outcome == "done"
+        assert (folders[10] / PIN).exists() == is_pinned
+        assert changes == ([] if before == is_pinned else [events.CheckpointPinned(10, is_pinned, "a@b")])
+    for step in (20, 30, 0, True, None, "10"):
+        [answer] = pin(scene, "pin", step)
+        assert isinstance(answer, events.RequestAnswered)
+        assert (answer.outcome, bool(answer.what and answer.why and answer.fix)) == ("refused", True), step
+    assert not (folders[20] / PIN).exists()

@@ -18,9 +18,9 @@ from prime_train.facts.facts import to_json as facts_to_json
 from prime_train.facts.machine import Gpu, VisibleGpus
 from prime_train.spec import from_json, to_json
 from prime_train.spec.server import Server
+from prime_train.supervise.services.wandb_links import find_wandb_link
 from prime_train.views.compare import rows
 from prime_train.views.compare.rows import RunRow, folder_of_runs, keys_of, read_row, read_rows
-from prime_train.views.wandb_links import find_wandb_link
 from tests.unit.views.compare.made import write_compared, write_lines
 from tests.unit.views.written_runs import BEGAN_S, GONE, WHOLE_LIFE, write_events, write_metrics, write_run
 

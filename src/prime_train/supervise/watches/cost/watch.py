@@ -11,7 +11,8 @@ from prime_train.core.rundir import RunDir
 from prime_train.spec import PrimeTrain, RunSpec
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Context
-from prime_train.supervise.watches.cost.spent import UsedGpus, find_gpus, usd_so_far
+from prime_train.supervise.services.used_gpus import UsedGpus, find_gpus
+from prime_train.supervise.watches.cost.spent import usd_so_far
 from prime_train.supervise.watches.watch import Alarm
 
 Answer = Literal["alert", "pause"]
@@ -65,7 +66,7 @@ class CostWatch:
             config: Any = {}
             with suppress(OSError, ValueError):
                 config = read_json(self._run_dir.resolved, RECORD_BYTES, self._run_dir.path)
-            found = find_gpus(self._run_dir, state, config, self._run) if isinstance(config, dict) else None
+            found = find_gpus(self._run_dir, state.started, config, self._run) if isinstance(config, dict) else None
             self._gpus = (about, found)
         return self._gpus[1]
 

@@ -12,7 +12,8 @@ from prime_train.events import LaunchAsked, Progress, TrainerStarted
 from prime_train.spec import PrimeTrain, RunSpec, to_json
 from prime_train.spec.supervision import Watches
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.cost.spent import UsedGpus, usd_so_far
+from prime_train.supervise.services.used_gpus import UsedGpus
+from prime_train.supervise.watches.cost.spent import usd_so_far
 from prime_train.supervise.watches.cost.watch import CostWatch
 from tests.fakes.supervisor import fake_run
 from tests.unit.supervise.core.test_fold import folded

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 
-from prime_train.checkpoints.layout import PIN
+from prime_train.checkpoints.layout import PIN, SavedCheckpoint
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.rundir import RunDir
-from prime_train.views.run.checkpoints import find_checkpoint
 
 
-def pin(run_dir: RunDir, step: int) -> str:
+def pin(found: SavedCheckpoint, run: str) -> str:
     """Puts the mark beside the files of a complete checkpoint. Returns what was done. Raises UserError."""
-    found = find_checkpoint(run_dir, step)
+    step = found.step
     if not found.complete:
         what, why = f"step {step:,} cannot be pinned: {found.problem}", "only a complete checkpoint is worth keeping"
-        raise UserError(what, found.folder, why, f"prime-train ckpt list {run_dir.path.name}")
+        raise UserError(what, found.folder, why, f"prime-train ckpt list {run}")
     if found.pinned:
         return f"step {step:,} is pinned already"
     try:
@@ -27,9 +25,9 @@ def pin(run_dir: RunDir, step: int) -> str:
     return f"step {step:,} is pinned: no deletion takes it"
 
 
-def unpin(run_dir: RunDir, step: int) -> str:
+def unpin(found: SavedCheckpoint, _run: str) -> str:
     """Takes the mark away. Returns what was done. Raises UserError."""
-    found = find_checkpoint(run_dir, step)
+    step = found.step
     if not found.pinned:
         return f"step {step:,} is not pinned"
     try:
