@@ -52,6 +52,10 @@ class Watches:
     host: Annotated[Literal["off", "alert"], Doc("Memory that grows with each save, open files, shared memory.")] = (
         "alert"
     )
+    straggler: Annotated[
+        Literal["off", "alert", "drain"],
+        Doc("A rank makes the others wait; `drain` goes on without its GPU where enough others remain."),
+    ] = "alert"
     preemption: Annotated[
         Literal["off", "alert", "pause"],
         Doc("AWS, Google Cloud or Azure takes the machine away; `pause` saves if the time allows, and ends the run."),
