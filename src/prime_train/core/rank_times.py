@@ -87,10 +87,10 @@ def _parse(content: bytes) -> RankTimes:
     whole = (len(content) - _HEAD_BYTES) // _ROW.size * _ROW.size
     rows = enumerate(_ROW.iter_unpack(content[_HEAD_BYTES : _HEAD_BYTES + max(0, whole)]))
     steps = [RankStep(*row) for slot, row in rows if row[0] > 0 and row[0] % STEPS_KEPT == slot and _is_time(row[1:])]
-    machine, gpu = str(head["machine"])[:200], str(head["gpu"])[:80]
-    if not (machine + gpu).isprintable() or type(head["rank"]) is not int:
+    rank, machine, gpu = head["rank"], head["machine"], head["gpu"]
+    if type(rank) is not int or not (machine + gpu).isprintable() or len(machine + gpu) > _HEAD_BYTES:
         raise ValueError("the head names no rank")
-    return RankTimes(head["rank"], machine, gpu, tuple(sorted(steps, key=lambda one: one.step)))
+    return RankTimes(rank, machine, gpu, tuple(sorted(steps, key=lambda one: one.step)))
 
 
 def _is_time(values: tuple[float, ...]) -> bool:

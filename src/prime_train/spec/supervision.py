@@ -92,6 +92,17 @@ class Instability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRiskSettings:
+    """The answer to a GPU whose driver reports signs of a failure to come. `prime_train.watch.gpu` samples them."""
+
+    policy: Annotated[
+        Literal["off", "alert", "drain"],
+        Doc("`drain`: save, go on without it and test it, where enough others remain; it is used again if it passes."),
+    ] = "alert"
+    model: Annotated[str | None, Doc("File with the weights of the estimate; unset = the shipped ones.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanup:
     """Deletion of files during the run.
 
@@ -187,6 +198,7 @@ class PrimeTrain:
     watch: Annotated[Watches, Doc("Responses to problems that a watch finds.")] = Watches()
     recovery: Annotated[Recovery, Doc("Settings that may change so that the run can continue.")] = Recovery()
     instability: Annotated[Instability, Doc("The answer to a training that becomes unstable.")] = Instability()
+    gpu_risk: Annotated[GpuRiskSettings, Doc("GPUs that may fail soon.")] = GpuRiskSettings()
     cleanup: Annotated[Cleanup, Doc("Deletion of files during the run.")] = Cleanup()
     alerts: Annotated[Alerts, Doc("Messages about alarms, restarts and ends.")] = Alerts()
     backup: Annotated[Backup, Doc("Copies of checkpoints.")] = Backup()

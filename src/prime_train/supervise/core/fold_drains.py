@@ -9,7 +9,7 @@ from prime_train.supervise.core.state import POLICY, State
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 
 DRAIN_EVERY_S = 1800.0  # each drain costs a save and a start
-_OF_RISK = "drain-gpu-"  # of a GPU that was only at risk, so a test that it passes is an answer
+OF_RISK = "drain-gpu-"  # of a GPU that was only at risk, so a test that it passes is an answer
 
 
 def find_gpu_request(state: State, now_s: float) -> Request | None:
@@ -34,7 +34,7 @@ def find_return(state: State) -> Request | None:
     """The request to use a GPU again that was drained for its risk, and passed its test."""
     for test in state.gpu_tests:
         request_id = test.request_id.replace("drain", "return", 1)
-        is_well = test.passed and test.request_id.startswith(_OF_RISK) and test.gpu in state.left_out
+        is_well = test.passed and test.request_id.startswith(OF_RISK) and test.gpu in state.left_out
         if is_well and request_id not in state.answered:
             body = {"command": "return", "gpus": [test.gpu], "by": POLICY, "why": "it passed its test"}
             return Request(COMMAND_REQUESTED, request_id, body)

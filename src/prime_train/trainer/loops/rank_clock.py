@@ -44,7 +44,7 @@ class RankClock:
         self._unread: deque[tuple[int, float, _Marks]] = deque()  # steps that the GPU may still compute
         first = next((weight for weight in model.parameters() if weight.requires_grad), None)
         if first is not None:
-            first.register_post_accumulate_grad_hook(self._mark_computed)
+            first.register_post_accumulate_grad_hook(self._mark_computed)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
@@ -106,7 +106,7 @@ class RankClock:
 
 def _is_reached(marks: _Marks) -> bool:
     last = marks.waits[-1][1] if marks.waits else 0.0
-    return isinstance(last, float) or bool(last.query())
+    return isinstance(last, float) or bool(last.query())  # type: ignore[no-untyped-call]
 
 
 def _seconds(start: Moment, end: Moment) -> float:

@@ -60,7 +60,9 @@ class StragglerWatch:
         what = f"{subject} on {place} has been {slow.excess:.0%} slower than the others{lasts}"
         what += f"; a step takes {slow.impact:.0%} longer than without that"
         why = "every rank waits for the slowest one in each step" + _find_reason(slow, times, state)
-        fix = f"prime-train gpu drain {self._run_dir.path.name} {times.gpu}" if times.gpu else "top shows what else runs"
+        fix = (
+            f"prime-train gpu drain {self._run_dir.path.name} {times.gpu}" if times.gpu else "top shows what else runs"
+        )
         fix += ", which also tests it" if times.gpu else f" on {times.machine}"
         return Alarm(self.name, NAME, subject, answer, "hardware", what, why, fix, times.gpu)
 
