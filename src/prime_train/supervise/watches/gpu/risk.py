@@ -63,7 +63,7 @@ class RiskHistory:
     learned: tuple[tuple[str, str], ...] = ()  # request and GPU of each test that counts
 
 
-class Outcome(NamedTuple):
+class DrainOutcome(NamedTuple):
     """The test of a GPU after its drain."""
 
     request_id: str
@@ -87,7 +87,7 @@ class GpuRisk(NamedTuple):
 
 
 def remember_risk(
-    history: RiskHistory, memory: GpuHistory, messages: Sequence[Message], outcomes: Sequence[Outcome]
+    history: RiskHistory, memory: GpuHistory, messages: Sequence[Message], outcomes: Sequence[DrainOutcome]
 ) -> RiskHistory:
     """The history after the messages of a look and the tests known at it. `memory`: of the watch, after them."""
     gpus = dict(history.gpus)
@@ -182,7 +182,7 @@ def _grown(points: Sequence[_Point], at: int, within_s: float) -> float:
     return float(sum(max(0, later - earlier) for earlier, later in pairwise(values)))
 
 
-def _learn_outcome(history: RiskHistory, outcome: Outcome) -> RiskHistory:
+def _learn_outcome(history: RiskHistory, outcome: DrainOutcome) -> RiskHistory:
     """Move the weights a step towards the outcome, once for each test. What came before the test is forgotten."""
     about = (outcome.request_id, outcome.gpu)
     record = history.gpus.get(outcome.gpu)

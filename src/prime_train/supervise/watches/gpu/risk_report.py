@@ -13,7 +13,7 @@ from prime_train.spec.supervision import GpuRiskSettings
 from prime_train.supervise.core.fold_drains import OF_RISK
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.gpu.history import GpuHistory, identify_gpu
-from prime_train.supervise.watches.gpu.risk import GpuRisk, Outcome, RiskHistory, judge_risks, remember_risk
+from prime_train.supervise.watches.gpu.risk import GpuRisk, DrainOutcome, RiskHistory, judge_risks, remember_risk
 from prime_train.supervise.watches.gpu.samples import Message
 from prime_train.supervise.watches.watch import Alarm
 
@@ -36,7 +36,7 @@ class RiskReport:
             return ()
         before = self._history.model
         tests = (test for test in state.gpu_tests if test.request_id.startswith(OF_RISK))
-        outcomes = [Outcome(test.request_id, test.gpu, test.passed) for test in tests]
+        outcomes = [DrainOutcome(test.request_id, test.gpu, test.passed) for test in tests]
         self._history = remember_risk(self._history, memory, messages, outcomes)
         self._history, found = judge_risks(self._history, memory)
         if self._history.model is not before:

@@ -68,7 +68,7 @@ HISTORIES = [
     History("it falls off the bus without a sign", fault_min=300),
     History("its firmware dies without a sign", fault_min=30),
     History("well", most_drains=0),
-    History("well, with a few corrected errors and a warm hour", lambda m: {"corrected_errors": m // 30, "temperature_c":
+    History("well, with some corrected errors and a warm hour", lambda m: {"corrected_errors": m // 30, "temperature_c":
             88 if 200 < m < 260 else 70, "slow_reasons": 0x20}, most_drains=0),
     History("well, and all GPUs of the machine are throttled", lambda m: {"slow_reasons": 0x8 if m > 100 else 0,
             "corrected_errors": 3 * m}, most_drains=0, everywhere=True),
@@ -121,7 +121,8 @@ class Day:
         return self.minute * 60.0
 
     def play(self) -> None:
-        for self.minute in range(1, min(self.history.fault_min, NEVER)):
+        for minute in range(1, self.history.fault_min):
+            self.minute = minute
             self.report()
             self.world.now_s = max(self.world.now_s, self.now_s)
             self.world.step()
@@ -182,7 +183,7 @@ def test_a_gpu_that_announces_its_end_is_drained_before_it(tmp_path: Path, histo
         assert len(day.drains) <= history.most_drains
         assert "condemned" not in day.stages
         assert "GPU-1" not in day.world.state.left_out
-    assert all(stage == "ok" for stage in map(lambda gpu: find_stage(day.world.state, gpu), ("GPU-0", "GPU-2")))
+    assert all(stage == "ok" for stage in (find_stage(day.world.state, gpu) for gpu in ("GPU-0", "GPU-2")))
 
 
 def test_there_are_twelve_histories_of_each_kind() -> None:

@@ -45,7 +45,7 @@ def write_ranks(run_dir: RunDir, gpu: str) -> None:
 
 def look(watch: StragglerWatch, now_s: float) -> tuple[Alarm, ...]:
     """After as many looks as it takes until a rank is slow: each has five steps more."""
-    state, found = State(live=Live(1, last_sign_s=0.0)), ()
+    state, found = State(live=Live(1, last_sign_s=0.0)), tuple[Alarm, ...]()
     for _ in range(3):
         watch._history = type(watch._history)(watch._history.strikes)  # as if five steps had passed
         found = watch.look(state, now_s)
