@@ -13,7 +13,7 @@ from prime_train.spec.supervision import GpuRiskSettings
 from prime_train.supervise.core.fold_drains import OF_RISK
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.gpu.history import GpuHistory, identify_gpu
-from prime_train.supervise.watches.gpu.risk import GpuRisk, DrainOutcome, RiskHistory, judge_risks, remember_risk
+from prime_train.supervise.watches.gpu.risk import DrainOutcome, GpuRisk, RiskHistory, judge_risks, remember_risk
 from prime_train.supervise.watches.gpu.samples import Message
 from prime_train.supervise.watches.watch import Alarm
 
