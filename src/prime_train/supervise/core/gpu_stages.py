@@ -20,10 +20,9 @@ def find_stage(state: State, gpu: str) -> Stage:
         return "testing"
     test = next((one for one in state.gpu_tests if one.gpu == gpu), None)
     if gpu in state.left_out:
-        if any(one.accepted.command == "drain" for one in open_ones):
-            return "draining"
-        has_ended = sum(failed == gpu for failed, _ in state.gpu_failures) > 1
-        return "condemned" if (test is not None and not test.passed) or has_ended else "draining"
+        is_well = test is not None and test.passed  # a person keeps it out
+        is_drained = any(one.accepted.command == "drain" for one in open_ones)
+        return "draining" if is_drained or is_well else "condemned"
     named = [active.alarm for active in state.alarms if active.alarm.where == gpu and active.alarm.answer != "note"]
     if any(alarm.name in SUSPICIONS for alarm in named):
         return "suspect"
