@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core.outside import parse_json, read_bytes
-from prime_train.core.rundir import make_folder, open_private
+from prime_train.core.rundir import open_private
 
 STEPS_KEPT = 64
 _HEAD_BYTES = 512  # JSON, filled up with blanks
@@ -55,8 +55,9 @@ class RankTimesFile:
     def __init__(self, folder: Path, rank: int, machine: str, gpu: str) -> None:
         head = json.dumps({"rank": rank, "machine": machine[:200], "gpu": gpu[:80]}).encode()
         self._file = -1
+        # The supervisor creates the folder of an attempt; without a supervisor nothing reads the times.
         with contextlib.suppress(OSError):
-            make_folder(folder)
+            folder.mkdir(mode=0o700, exist_ok=True)
             self._file = open_private(folder / f"rank{rank}.times", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             os.pwrite(self._file, head.ljust(_HEAD_BYTES), 0)
 

@@ -37,6 +37,7 @@ def training(folder: Path, forward_s: tuple[float, ...]) -> Iterator[RunDir]:
         checkpoint=spec.Checkpoint(interval_steps=None),
     )
     run_dir = tiny.prepare(folder / "run", run)
+    run_dir.attempt(1).mkdir(parents=True)
     python = fork_server.interpreter()
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     command += ["-m", "tests.drills.slow_rank", str(run_dir.path), "--attempt", "1", "--resume-step", "0"]

@@ -37,6 +37,7 @@ def test_the_answer_grows_with_the_cost_and_the_time(
 
 def write_ranks(run_dir: RunDir, gpu: str) -> None:
     """Four ranks of 100 steps, of which rank 2 takes twice as long."""
+    run_dir.attempt(1).mkdir(parents=True)
     for rank in range(4):
         file = RankTimesFile(run_dir.rank_times(1), rank, "node7", f"{gpu}{rank}" if gpu else "")
         for step in range(1, 101):
