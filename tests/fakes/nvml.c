@@ -3,7 +3,7 @@
  * lost (number of the GPU that does not answer, from 1), old (a driver without the third process list), gone (number of
  * the GPU that is listed no more), wedge (every question about a GPU blocks), reset (number of the GPU that must be
  * reset), half (number of one that must be and still tells its memory), bare (nothing beyond memory and processes),
- * deaf (no events), mute (who waits for events is sent away), util, reasons, ecc, remap_pending, remap_failed and
+ * deaf (no events), mute (who waits for events is sent away), util, reasons, ecc, corrected, rows, replays, remap_pending, remap_failed and
  * recovery (what the calls of that kind say).
  * "NAME.2 VALUE" is said of the second GPU alone. xid: the number of an error; it is told to who waits for events each
  * time that event (a count) grows, of the GPU xid_gpu.
@@ -174,12 +174,23 @@ int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *rea
 }
 int nvmlDeviceGetTotalEccErrors(void *handle, int kind, int counter, unsigned long long *count)
 {
-    *count = kind == 1 && counter == 0 ? (unsigned long long)said_of(handle, "ecc", 0) : 0;
+    *count = counter == 0 ? (unsigned long long)said_of(handle, kind == 1 ? "ecc" : "corrected", 0) : 0;
+    return measured(handle);
+}
+int nvmlDeviceGetPcieReplayCounter(void *handle, unsigned *count)
+{
+    *count = (unsigned)said_of(handle, "replays", 0);
+    return measured(handle);
+}
+int nvmlDeviceGetTemperatureThreshold(void *handle, int kind, unsigned *celsius)
+{
+    *celsius = kind == 1 ? 92 : 95;
     return measured(handle);
 }
 int nvmlDeviceGetRemappedRows(void *handle, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
 {
-    *corrected = *uncorrected = 0;
+    *corrected = 0;
+    *uncorrected = (unsigned)said_of(handle, "rows", 0);
     *pending = (unsigned)said_of(handle, "remap_pending", 0);
     *failed = (unsigned)said_of(handle, "remap_failed", 0);
     return measured(handle);

@@ -15,6 +15,7 @@ from prime_train.control.followed import FollowedRun, RankSeen
 from prime_train.control.timeline import find_failures, find_marks, shorten
 from prime_train.core.errors import UserError
 from prime_train.estimate.values import Interval
+from prime_train.supervise.core.gpu_stages import find_stage
 from prime_train.supervise.core.state import ActiveAlarm, State
 from prime_train.supervise.watches.cost.spent import usd_so_far
 from prime_train.views.run import checkpoints
@@ -116,6 +117,8 @@ def map_devices(runs: Iterable[FollowedRun]) -> dict[str, Document]:
             cell = devices.setdefault(gpu["uuid"] or f"GPU {gpu['index']}", _create_cell(gpu))
             ranks = [pids[pid] for pid in gpu["pids"] or () if pid in pids]
             cell["work"] += [_work(run, rank) for rank in ranks]
+            if (stage := find_stage(run.state, gpu["uuid"])) != "ok":
+                cell["stage"] = stage
             cell["xids"] = sorted({*cell["xids"], *_xids(run.state, gpu["uuid"])})
             if gpu["uuid"] in run.state.left_out:
                 cell["left_out"] = [*cell["left_out"], run.name]
@@ -138,7 +141,15 @@ def _create_cell(sample: Mapping[str, Any]) -> Document:
 
 
 def _work(run: FollowedRun, rank: RankSeen) -> Document:
-    return {"run": run.name, "rank": rank.rank, "step": _rank_step(run, rank), "lag": _lag(run, rank)}
+    place = {"run": run.name, "rank": rank.rank, "step": _rank_step(run, rank), "lag": _lag(run, rank)}
+    slow = _find_slow(run.state, rank.rank)
+    return place | ({"slow": shorten(slow)} if slow else {})
+
+
+def _find_slow(state: State, rank: int) -> str | None:
+    """Why the other ranks wait for this one, as an alarm that stands says it; None for a rank that is not slow."""
+    alarms = (active.alarm for active in state.alarms if active.alarm.watch == "straggler")
+    return next((alarm.what for alarm in alarms if alarm.subject == f"rank {rank}"), None)
 
 
 def _rank_step(run: FollowedRun, rank: RankSeen) -> int | None:

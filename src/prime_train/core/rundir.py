@@ -80,6 +80,10 @@ class RunDir:
         """The folder of requests to the supervisor, such as one to stop. The supervisor creates it."""
         return self.attempt(attempt) / "requests"
 
+    def rank_times(self, attempt: int) -> Path:
+        """The folder in which each rank of this machine keeps the times of its latest steps."""
+        return self.attempt(attempt) / "times"
+
     def stop_request(self, attempt: int) -> Path:
         """If this file exists, the trainer saves a checkpoint and exits at the next step boundary.
 

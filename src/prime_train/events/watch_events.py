@@ -23,10 +23,10 @@ class AlarmRaised:
 
     kind: ClassVar[str] = "alarm_raised"
     attempt: int  # 0 = raised between attempts
-    watch: str  # "gpu", "engine", "hang", "disk", "host", "preemption", "cost", "metrics"
+    watch: str  # "gpu", "engine", "hang", "disk", "host", "preemption", "cost", "metrics", "straggler"
     name: str  # "gpu_lost"
     subject: str  # "GPU 1"
-    answer: str  # the response: "note", "alert", "pause", "restart", "leave"
+    answer: str  # the response: "note", "alert", "drain", "pause", "restart", "leave"
     cause_class: str
     what: str
     why: str

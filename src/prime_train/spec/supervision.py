@@ -52,6 +52,10 @@ class Watches:
     host: Annotated[Literal["off", "alert"], Doc("Memory that grows with each save, open files, shared memory.")] = (
         "alert"
     )
+    straggler: Annotated[
+        Literal["off", "alert", "drain"],
+        Doc("A rank makes the others wait; `drain` goes on without its GPU where enough others remain."),
+    ] = "alert"
     preemption: Annotated[
         Literal["off", "alert", "pause"],
         Doc("AWS, Google Cloud or Azure takes the machine away; `pause` saves if the time allows, and ends the run."),
@@ -92,6 +96,17 @@ class Instability:
     factor: Annotated[float, Gt(0), Lt(1), Doc("The learning rate is multiplied by it.")] = 0.5
     limit: Annotated[Positive, Doc("Most changes that `auto` makes in a run; later ones are proposed.")] = 3
     cool_down_steps: Annotated[Positive, Doc("Steps after an answer in which none follows.")] = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRiskSettings:
+    """The answer to a GPU whose driver reports signs of a failure to come. `prime_train.watch.gpu` samples them."""
+
+    policy: Annotated[
+        Literal["off", "alert", "drain"],
+        Doc("`drain`: save, go on without it and test it, where enough others remain; it is used again if it passes."),
+    ] = "alert"
+    model: Annotated[str | None, Doc("File with the weights of the estimate; unset = the shipped ones.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +205,7 @@ class PrimeTrain:
     watch: Annotated[Watches, Doc("Responses to problems that a watch finds.")] = Watches()
     recovery: Annotated[Recovery, Doc("Settings that may change so that the run can continue.")] = Recovery()
     instability: Annotated[Instability, Doc("The answer to a training that becomes unstable.")] = Instability()
+    gpu_risk: Annotated[GpuRiskSettings, Doc("GPUs that may fail soon.")] = GpuRiskSettings()
     cleanup: Annotated[Cleanup, Doc("Deletion of files during the run.")] = Cleanup()
     alerts: Annotated[Alerts, Doc("Messages about alarms, restarts and ends.")] = Alerts()
     backup: Annotated[Backup, Doc("Copies of checkpoints.")] = Backup()

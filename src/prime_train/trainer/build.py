@@ -26,6 +26,7 @@ from prime_train.trainer import cache, parallel, seed
 from prime_train.trainer.attempt import Attempt, read_run
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.device import Device, pick
+from prime_train.trainer.loops.rank_clock import RankClock
 from prime_train.trainer.loops.spikes import spikes_from
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.loops.step_spans import StepSpans, plan_traces
@@ -183,7 +184,10 @@ def spread_training(
         start_from.load_optimizer(model, optimizer, run)
     clear_unfinished(attempt)
     traces = plan_traces(run, attempt.run_dir.profile, world.rank, device.torch)
-    spans = StepSpans(world.rank, device.torch, traces)
+    # A sharded model exchanges weights in each block, so nothing separates its work from its waits.
+    folder, is_timed = attempt.run_dir.rank_times(attempt.number), world.size > 1 and not parallel.is_sharded(model)
+    clock = RankClock(folder, world.rank, device.torch, model) if is_timed else None
+    spans = StepSpans(world.rank, device.torch, traces, clock)
     spans.watch_all_reduce(model)
     spikes = spikes_from(run.optim.on_spike, reached.spikes)
     clip_norm, reduce = run.optim.clip_norm, run.parallel.reduce

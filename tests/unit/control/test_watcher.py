@@ -17,7 +17,15 @@ from prime_train.control.index import Index
 from prime_train.control.state import make_detail, map_devices
 from prime_train.control.watcher import Watcher
 from prime_train.core.rundir import RunDir
-from prime_train.events import AlarmRaised, AttemptEnded, GpuLeftOut, LaunchAsked, Progress, TrainerStarted
+from prime_train.events import (
+    AlarmCleared,
+    AlarmRaised,
+    AttemptEnded,
+    GpuLeftOut,
+    LaunchAsked,
+    Progress,
+    TrainerStarted,
+)
 from prime_train.supervise.processes.lock import hold_run
 from tests.unit.views.written_runs import (
     BEGAN_S,
@@ -252,6 +260,20 @@ def test_gpus_are_on_the_map_with_their_ranks_and_their_health(tmp_path: Path) -
     assert first["work"] == [{"run": "a", "rank": 1, "step": 10, "lag": None}]
     assert (first["utilisation_percent"], first["temperature_c"], first["xids"]) == (97, 61, ["63"])
     assert (second["fault"], second["left_out"], second["work"]) == ("lost", ["a"], [])
+
+
+def test_a_slow_rank_is_on_the_map_until_it_is_well_again(tmp_path: Path) -> None:
+    alarm = AlarmRaised(1, "straggler", "slow_rank", "rank 1", "note", "hardware", "it is slow", "y", "f", "GPU-a", 10)
+    run_dir = write_run(tmp_path / "runs" / "a", (*GPU_RUN, (6.0, "supervisor", alarm)))
+    write_gpus(run_dir, NOW_S - 5)
+    first, second = map_devices([follow(run_dir)])["node7"]["devices"].values()
+    assert [work.get("slow") for work in first["work"]] == ["it is slow"]
+    assert second["work"] == []
+    cleared = (7.0, "supervisor", AlarmCleared(1, "straggler", "slow_rank", "rank 1"))
+    again = write_run(tmp_path / "runs" / "b", (*GPU_RUN, (6.0, "supervisor", alarm), cleared))
+    write_gpus(again, NOW_S - 5)
+    first, _ = map_devices([follow(again)])["node7"]["devices"].values()
+    assert "slow" not in first["work"][0]
 
 
 @pytest.mark.parametrize(("age_s", "content"), [(100.0, None), (-50.0, None), (1.0, "[1]"), (1.0, '{"version": 1}')])

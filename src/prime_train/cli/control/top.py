@@ -152,6 +152,8 @@ def _device_cells(host: str, device: Document) -> tuple[str, ...]:
     faults = [
         device.get("fault"),
         "left out" if device["left_out"] else "",
+        device.get("stage"),
+        "slow" if any(work.get("slow") for work in device["work"]) else "",
         *(f"XID {code}" for code in device["xids"]),
     ]
     faults += [name.replace("_", " ") for name in ("remap_failed", "remap_pending") if device.get(name)]

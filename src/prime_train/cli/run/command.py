@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -81,6 +82,10 @@ def run(
         str | None,
         typer.Option("--bus", metavar="nats|URL", help="Connect the run with a controller; nats: that of this folder."),
     ] = None,
+    risk_model: Annotated[
+        str | None,
+        typer.Option("--risk-model", metavar="FILE", help="Weights of the estimate that a GPU fails soon."),
+    ] = None,
     resume: Annotated[
         str,
         typer.Option(
@@ -141,8 +146,8 @@ def run(
 
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
-    on_bus = _choose_bus(bus)
-    command = _choose_command(configs, run_name, (*(overrides or []), *on_bus), words)
+    given = [*_choose_bus(bus), *([] if risk_model is None else [f"prime_train.gpu_risk.model={_check(risk_model)}"])]
+    command = _choose_command(configs, run_name, (*(overrides or []), *given), words)
     rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, package, yes, detach, dry_run, resume, as_json, gpus)
     queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
     if spot:
@@ -291,6 +296,14 @@ def _start_mirror(run: RunSpec, run_dir: RunDir) -> None:
         wandb_mirror.start(run_dir)
     except OSError as error:  # the run goes on without its mirror
         write_note(f"warning: the mirror at W&B cannot be started: {error}")
+
+
+def _check(risk_model: str) -> str:
+    """The absolute path of a model that can be used. Raises UserError."""
+    from prime_train.registry.gpu_risk import read_model  # here, because most runs have the shipped weights
+
+    read_model(Path(risk_model))
+    return str(Path(risk_model).absolute())
 
 
 def _choose_bus(bus: str | None) -> list[str]:

@@ -115,9 +115,11 @@ function showDevices() {
 }
 /** The runs that go on without a GPU. */
 const outOf = (device) => device.left_out || [];
+/** Why the other ranks wait for the rank on it. */
+const slowOf = (device) => device.work.map((one) => one.slow).filter(Boolean).join("; ");
 function health(device) {
   if (device.fault || device.remap_failed || outOf(device).length) return "broken";
-  if (device.xids.length || device.remap_pending || device.uncorrected_errors) return "hurt";
+  if (device.xids.length || device.remap_pending || device.uncorrected_errors || slowOf(device) || device.stage === "suspect") return "hurt";
   return device.uuid ? "ok" : "";
 }
 function deviceCell(host, name, device, isSmall) {
@@ -125,7 +127,7 @@ function deviceCell(host, name, device, isSmall) {
   const who = work ? `${work.rank} · ${work.run}` : "idle";
   const used = typeof device.used_bytes === "number" && device.total_bytes ? `${Math.round(100 * device.used_bytes / device.total_bytes)}% mem` : "";
   const parts = [device.utilisation_percent === null || device.utilisation_percent === undefined ? "" : `${device.utilisation_percent}%`, used, typeof device.temperature_c === "number" ? `${device.temperature_c}°C` : ""];
-  const trouble = device.fault || (device.xids.length ? `XID ${device.xids.join(", ")}` : "") || (outOf(device).length ? "left out" : "");
+  const trouble = device.fault || (device.xids.length ? `XID ${device.xids.join(", ")}` : "") || (outOf(device).length ? device.stage || "left out" : "") || (slowOf(device) ? "slow" : device.stage || "");
   const lag = work && work.lag ? `${work.lag} behind` : work ? `step ${whole(work.step)}` : "";
   const element = make("button", {class: `cell ${health(device)}${isSmall ? " small" : ""}`, type: "button", "data-device": name, title: `${host} ${device.kind} ${device.index}: ${who}${trouble ? `; ${trouble}` : ""}`,
     click: () => showDevice(host, name, device)},
@@ -140,7 +142,7 @@ function showDevice(host, name, device) {
   const isGpu = Boolean(device.uuid);
   const pairs = [["id", device.uuid], ["works for", device.work.map((one) => `${one.run}, rank ${one.rank}, step ${whole(one.step)}`).join("; ") || "no known rank"],
     ["utilisation", typeof device.utilisation_percent === "number" ? `${device.utilisation_percent} %` : isGpu ? "not known" : ""], ["memory", isGpu ? `${mib(device.used_bytes)} of ${mib(device.total_bytes)}` : ""],
-    ["temperature", typeof device.temperature_c === "number" ? `${device.temperature_c} °C` : isGpu ? "not known" : ""], ["fault", device.fault], ["XIDs", device.xids.join(", ") || (isGpu ? "none" : "")],
+    ["temperature", typeof device.temperature_c === "number" ? `${device.temperature_c} °C` : isGpu ? "not known" : ""], ["stage", device.stage], ["slow", slowOf(device)], ["fault", device.fault], ["XIDs", device.xids.join(", ") || (isGpu ? "none" : "")],
     ["uncorrectable errors", isGpu ? device.uncorrected_errors ?? "not known" : ""], ["remap failed", isGpu ? flag(device.remap_failed) : ""], ["remap waits for a reset", isGpu ? flag(device.remap_pending) : ""],
     ["left out by", outOf(device).join(", ")]];
   dialog(`${host}: ${device.kind} ${device.index}`, make("div", {}, facts(pairs), isGpu ? deviceButtons(device) : ""));

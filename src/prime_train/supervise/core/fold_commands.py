@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prime_train.events import CommandAccepted, RequestAnswered
-from prime_train.supervise.core.state import Halt, OpenCommand, State, evolve
+from prime_train.supervise.core.state import POLICY, Halt, OpenCommand, State, evolve
 
 COMMANDS_KEPT = 64  # a supervisor that runs refuses more, so only forged events have them
 
@@ -11,6 +11,8 @@ COMMANDS_KEPT = 64  # a supervisor that runs refuses more, so only forged events
 def accept(state: State, event: CommandAccepted, time_s: float) -> State:
     opened = OpenCommand(event, state.attempt_number)
     state = evolve(state, commands=(*state.commands, opened)[-COMMANDS_KEPT:])
+    if event.command == "drain" and event.by == POLICY:
+        state = evolve(state, drained_s=time_s)
     match event.command:
         case "pause":  # of two commands that end the attempt, the later one counts
             return _halt(evolve(state, go_back_to=0), event, Halt(event.by, time_s))

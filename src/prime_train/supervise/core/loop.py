@@ -27,6 +27,7 @@ from prime_train.supervise.answers.settings import report_own
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.attempt_end import leftover_processes_error, unwritable_run_error
 from prime_train.supervise.core.attempts import Attempts
+from prime_train.supervise.core.fold_drains import find_gpu_request
 from prime_train.supervise.core.fold_instability import find_request
 from prime_train.supervise.core.journal import Journal, Show
 from prime_train.supervise.core.policy import Policy, build_policy, change_limits, decide
@@ -156,7 +157,8 @@ class _Supervision:
         self._attempts.protect()
         for event in self._services.turn(self.state, now_s):
             self._journal.append(event)
-        self._answer_instability()
+        self._carry_out(find_request(self.state))
+        self._carry_out(find_gpu_request(self.state, now_s))
         match decide(self.state, self._policy, now_s):
             # A launch that may not happen yet waits for one turn only, because what holds it back may end at any time.
             case actions.PlanLaunch() if not self._attempts.may_launch() or find_request(self.state) is not None:
@@ -243,9 +245,9 @@ class _Supervision:
         for event in report_own(self._run, plans, self.state):
             self._journal.append(event)
 
-    def _answer_instability(self) -> None:
-        """Carry out the change for an instability like a person's requests."""
-        if (request := find_request(self.state)) is not None:
+    def _carry_out(self, request: Request | None) -> None:
+        """Carry out a change that the policy makes, like a person's requests."""
+        if request is not None:
             for event in self._answers.answer(request, self.state):
                 self._journal.append(event)
 

@@ -253,6 +253,7 @@ class State:
     # A GPU that failed stays at fault, so neither another attempt nor another supervisor forgets it.
     gpu_failures: tuple[tuple[str, int], ...] = ()  # UUID and attempt: a fault of this GPU ended this attempt
     left_out: tuple[str, ...] = ()  # UUIDs of GPUs that are not used any more
+    drained_s: float | None = None  # when the policy last decided to go on without a GPU
     gpu_tests: tuple[GpuTested, ...] = ()  # the latest of each GPU
     micro_batch: int | None = None  # smaller than the config's, because memory ran out
     shrunk_after: int = 0  # the attempt whose out-of-memory end led to that micro-batch

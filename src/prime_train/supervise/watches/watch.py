@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 # What a watch requests, least urgent first. "note": shown once, in grey. "alert": sent as an alert, and the run
 # continues. "pause": the trainer saves and ends, exit code 75. "restart": the attempt is ended and another one starts.
+# "drain": the run saves and goes on without the GPU in `where`, which is tested, if enough others remain.
 # "leave": the machine goes away at `deadline_s`; as "pause", but the save must be complete by then.
-Answer = Literal["note", "alert", "pause", "restart", "leave"]
+Answer = Literal["note", "alert", "drain", "pause", "restart", "leave"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Alarm:
     means, and which classes are retried.
     """
 
-    watch: str  # "gpu" | "engine" | "hang" | "disk" | "host" | "preemption" | "cost"
+    watch: str  # "gpu" | "engine" | "hang" | "disk" | "host" | "preemption" | "cost" | "straggler"
     name: str  # its kind, as tests, drills and documents name it: "gpu_lost"
     subject: str  # which one: "GPU 1", "inference", a path
     answer: Answer

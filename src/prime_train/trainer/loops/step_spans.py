@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prime_train.core.spans import TRACE_ENV, Span, Spans
 from prime_train.spec import RunSpec
+from prime_train.trainer.loops.rank_clock import RankClock
 
 _MEMORY_EVENTS = 200_000  # of one step, several kB each: 24 blocks make about 3,000 in a micro-batch
 
@@ -113,8 +114,11 @@ def lane_of(rank: int) -> str:
 class StepSpans:
     """Writes the spans of the training loop. Only one thread may use it."""
 
-    def __init__(self, rank: int, device: torch.device, traces: StepTraces = NO_TRACES) -> None:
+    def __init__(
+        self, rank: int, device: torch.device, traces: StepTraces = NO_TRACES, clock: RankClock | None = None
+    ) -> None:
         self._traces = traces
+        self._clock = clock
         self._spans = Spans(lane_of(rank))
         self._on_gpu = device.type == "cuda"
         self._marked: list[_Marked] = []
@@ -135,7 +139,7 @@ class StepSpans:
         """One whole step. Spans inside it get its number."""
         self._step = step
         start_s = time.monotonic()
-        with self._traces.step(step):
+        with self._traces.step(step), nullcontext() if self._clock is None else self._clock.step(step):
             yield
         if not self.on:
             return
@@ -144,11 +148,16 @@ class StepSpans:
 
     def span(self, component: str, count: int = 0) -> AbstractContextManager[None]:
         """Work of the device: forward, backward, optimizer, communication."""
-        return self._timed(component, self._mark, count, computes=True)
+        timed = self._timed(component, self._mark, count, computes=True)
+        if self._clock is None or component not in ("communication", "forward"):
+            return timed
+        self._clock.add_work(count)
+        return self._clock.exchange(timed) if component == "communication" else timed
 
     def host_span(self, component: str) -> AbstractContextManager[None]:
         """Work or a wait of this process, for example for data."""
-        return self._timed(component, time.monotonic, 0, computes=False)
+        timed = self._timed(component, time.monotonic, 0, computes=False)
+        return self._clock.data(timed) if self._clock is not None and component == "data" else timed
 
     @contextmanager
     def _timed(self, component: str, clock: Callable[[], Mark], count: int, *, computes: bool) -> Iterator[None]:
@@ -177,6 +186,11 @@ class StepSpans:
 
     def backward(self, loss: Tensor) -> None:
         """`loss.backward()`. The part after the last bucket of gradients is ready is communication."""
+        self._backward(loss)
+        if self._clock is not None:
+            self._clock.end_backward()
+
+    def _backward(self, loss: Tensor) -> None:
         if not self.on:
             loss.backward()  # type: ignore[no-untyped-call]
             return

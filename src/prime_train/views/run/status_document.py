@@ -9,6 +9,7 @@ from typing import Any
 from prime_train.core.units import counted, format_count, format_seconds
 from prime_train.events.record import describe
 from prime_train.supervise.core.fold_instability import describe_proposal
+from prime_train.supervise.core.gpu_stages import SUSPICIONS, find_stage
 from prime_train.supervise.core.state import ActiveAlarm, AttemptState, State, TaskScore
 from prime_train.views.run import measures
 from prime_train.views.run.status import Status
@@ -128,14 +129,16 @@ def _alarm(standing: ActiveAlarm) -> dict[str, Any]:
 
 def _list_gpus(state: State) -> list[str]:
     tested = (test.gpu for test in state.gpu_tests)
-    return sorted({*state.left_out, *tested, *(uuid for uuid, _ in state.gpu_failures)})
+    suspected = (active.alarm.where for active in state.alarms if active.alarm.name in SUSPICIONS)
+    return sorted({*state.left_out, *tested, *suspected, *(uuid for uuid, _ in state.gpu_failures)} - {""})
 
 
 def _gpu(uuid: str, state: State) -> dict[str, Any]:
-    """A GPU whose errors ended attempts, or that a person drained or tested."""
+    """A GPU whose errors ended attempts, that is suspect, or that was drained or tested."""
     test = next((pick(test, "passed", "what") for test in state.gpu_tests if test.gpu == uuid), None)
     ended = [attempt for failed, attempt in state.gpu_failures if failed == uuid]
-    return {"uuid": uuid, "attempts_ended": ended, "left_out": uuid in state.left_out, "test": test}
+    stage = find_stage(state, uuid)
+    return {"uuid": uuid, "attempts_ended": ended, "left_out": uuid in state.left_out, "test": test, "stage": stage}
 
 
 def _paused(state: State) -> dict[str, Any] | None:
@@ -177,6 +180,7 @@ def as_lines(document: Document) -> list[tuple[str, str]]:
         lines.append(("micro-batch", f"{document['micro_batch']}, reduced because memory ran out"))
     if left_out := [gpu["uuid"] for gpu in document["gpus"] if gpu["left_out"]]:
         lines.append(("left out", f"{', '.join(left_out)}, if enough other GPUs remain"))
+    lines.extend(("GPU", f"{gpu['uuid']} is suspect") for gpu in document["gpus"] if gpu["stage"] == "suspect")
     tested = ((gpu["uuid"], gpu["test"]["passed"]) for gpu in document["gpus"] if gpu["test"])
     lines.extend(("GPU test", f"{uuid} {'passed' if passed else 'failed'}") for uuid, passed in tested)
     if supervisor["alive"] and supervisor["pid"]:

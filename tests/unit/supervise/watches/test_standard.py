@@ -25,16 +25,26 @@ def create(tmp_path: Path, answers: Answers) -> RunningWatches:
 
 def test_each_key_that_is_not_off_has_its_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIME_TRAIN_METADATA", "aws=http://127.0.0.1:9")  # else only a cloud has a watch for notices
-    assert [watch.name for watch in create(tmp_path, Answers())] == ["gpu", "disk", "host", "preemption", "cost"]
+    assert [watch.name for watch in create(tmp_path, Answers())] == [
+        "gpu",
+        "disk",
+        "host",
+        "straggler",
+        "preemption",
+        "cost",
+    ]
     assert [watch.name for watch in create(tmp_path, Answers(hang="alert"))] == [
         "gpu",
         "disk",
         "hang",
         "host",
+        "straggler",
         "preemption",
         "cost",
     ]
-    off = Answers(gpu="off", engine="off", hang="off", disk="off", host="off", preemption="off", cost="off")
+    off = Answers(
+        gpu="off", engine="off", hang="off", disk="off", host="off", straggler="off", preemption="off", cost="off"
+    )
     assert list(create(tmp_path, off)) == []
 
 

@@ -120,7 +120,8 @@ def test_changed_settings_are_shown() -> None:
     )
     document = status_document(found)
     assert document["micro_batch"] == 4
-    assert document["gpus"] == [{"uuid": "GPU-1", "attempts_ended": [1], "left_out": True, "test": None}]
+    found_gpu = {"uuid": "GPU-1", "attempts_ended": [1], "left_out": True, "test": None, "stage": "condemned"}
+    assert document["gpus"] == [found_gpu]
     assert {"micro-batch", "left out"} <= {label for label, _ in as_lines(status_document(found))}
 
 

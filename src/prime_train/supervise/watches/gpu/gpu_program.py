@@ -139,11 +139,12 @@ def _measure(handle: Any, run: str) -> dict[str, Any]:
                 pynvml.nvmlDeviceGetCurrentClocksEventReasons,
                 pynvml.nvmlDeviceGetCurrentClocksThrottleReasons,  # its name before R535
             ),
-            "uncorrected_errors": _call(
-                pynvml.nvmlDeviceGetTotalEccErrors,
-                handle,
-                pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                pynvml.NVML_VOLATILE_ECC,
+            "uncorrected_errors": _count_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+            "corrected_errors": _count_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+            "remapped_rows": None if remapped is None else int(remapped[0] + remapped[1]),
+            "pcie_replays": _call(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
+            "slowdown_c": _call(
+                pynvml.nvmlDeviceGetTemperatureThreshold, handle, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
             ),
             "remap_pending": None if remapped is None else bool(remapped[2]),
             "remap_failed": None if remapped is None else bool(remapped[3]),
@@ -151,6 +152,10 @@ def _measure(handle: Any, run: str) -> dict[str, Any]:
         }
     except pynvml.NVMLError as error:
         return {"fault": _describe_fault(error)}
+
+
+def _count_errors(handle: Any, kind: int) -> Any:
+    return _call(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
 
 
 def _read_used_bytes(handle: Any) -> int:

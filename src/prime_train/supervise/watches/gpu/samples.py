@@ -38,6 +38,11 @@ class GpuSample:
     remap_pending: bool | None = None
     remap_failed: bool | None = None
     recovery: int | None = None  # nvml.h: nvmlGpuRecoveryAction
+    corrected_errors: int | None = None  # as uncorrected_errors
+    remapped_rows: int | None = None
+    pcie_replays: int | None = None
+    temperature_c: int | None = None
+    slowdown_c: int | None = None  # the temperature at which it slows down
 
 
 @dataclass(frozen=True, slots=True)

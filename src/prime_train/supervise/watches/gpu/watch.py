@@ -15,6 +15,7 @@ from prime_train.supervise.core.state import Live, State
 from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.gpu.history import GpuHistory, GpuLimits, Scene, list_used
 from prime_train.supervise.watches.gpu.judge import judge
+from prime_train.supervise.watches.gpu.risk_report import RiskReport
 from prime_train.supervise.watches.gpu.samples import DriverRefusal, GpuReading, Message, NoDriver, Xid
 from prime_train.supervise.watches.sample_lines import load
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
@@ -27,7 +28,8 @@ _MOVING_PHASES = frozenset({"evaluate", "checkpoint", "export"})
 def create(context: Context) -> GpuWatch:
     answer = context.run.prime_train.watch.gpu
     assert answer != "off"
-    return GpuWatch(context.run_dir, answer=answer, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    risk = RiskReport(context.run_dir, context.run.prime_train.gpu_risk)
+    return GpuWatch(context.run_dir, answer=answer, visible=os.environ.get("CUDA_VISIBLE_DEVICES"), risk=risk)
 
 
 class GpuWatch(SampledWatch):
@@ -49,19 +51,24 @@ class GpuWatch(SampledWatch):
         visible: str | None = None,
         sampler: Callable[..., Sampler] = Sampler,
         clock: Callable[[], float] = time.monotonic,
+        risk: RiskReport | None = None,
     ) -> None:
         self._run_dir = run_dir
         self._limits = GpuLimits(answer=answer, visible=visible, interval_s=interval_s)
         self._log = run_dir.watches / "gpu.log"
         self._kmsg = kmsg
         self._clock = clock
+        self._risk = risk
         self._memory = GpuHistory()
         self._sampler = sampler(_PROGRAM, self._list_arguments(), self._log, clock=clock)
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         """Everything that is wrong with the GPUs. From `state` it reads the live attempt and the GPUs left out."""
-        at_s = self._clock()
-        self._memory, alarms = judge(self._memory, self._take(), _read_scene(state, at_s), self._limits)
+        messages, scene = self._take(), _read_scene(state, self._clock())
+        self._memory, alarms = judge(self._memory, messages, scene, self._limits)
+        if self._risk is not None:
+            used = list_used(self._memory, self._limits, scene.left_out)
+            alarms += self._risk.look(self._memory, messages, state, used)
         if not self._memory.no_driver:
             self._sampler.arguments = self._list_arguments()
             limit_s = self._limits.silent_after_s

@@ -230,6 +230,15 @@ def test_an_xid_comes_by_the_kernels_log(driver: Driver, start: Start, tmp_path:
     assert [alarm.name for alarm in seen.alarms] == ["gpu_xid_79"]
 
 
+def test_the_signals_of_a_failure_to_come_are_sampled(driver: Driver, start: Start) -> None:
+    driver(corrected__2=7, rows__2=2, replays__2=11)
+    seen = start()
+    seen.readings(1)
+    named = ("corrected_errors", "remapped_rows", "pcie_replays", "slowdown_c")
+    found = [tuple(gpu[name] for name in named) for gpu in seen.recorded.readings[-1]["gpus"]]
+    assert found == [(0, 0, 0, 92), (7, 2, 11, 92)]
+
+
 def test_an_old_driver_and_a_bare_gpu_have_less_to_report(driver: Driver, start: Start) -> None:
     driver(old=1, bare=1, used=GIB, user=os.getpid())
     seen = start()
@@ -249,6 +258,7 @@ def test_an_old_driver_and_a_bare_gpu_have_less_to_report(driver: Driver, start:
         [
             *("temperature_c", "utilisation_percent", "slow_reasons", "uncorrected_errors"),
             *("remap_pending", "remap_failed", "recovery"),
+            *("corrected_errors", "remapped_rows", "pcie_replays", "slowdown_c"),
         ]
     )
 

@@ -1,0 +1,1 @@
+"""Finds the rank that every other rank waits for (docs/supervision.md)."""

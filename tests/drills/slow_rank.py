@@ -1,0 +1,34 @@
+"""The bundled trainer, whose ranks sleep in each forward: the seconds of rank 0, of rank 1 and so on in FORWARD_S.
+
+A sleep is a device at work that takes no core, so a slow rank is slow on a machine with few cores, too.
+python -m tests.drills.slow_rank RUN_DIR --attempt N --resume-step S
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from prime_train.trainer import __main__ as trainer
+from prime_train.trainer.model.decoder import Decoder
+
+FORWARD_ENV = "FORWARD_S"
+
+
+def main() -> None:
+    sleep_s = float(os.environ[FORWARD_ENV].split(",")[int(os.environ["RANK"])])
+    forward = Decoder.forward
+
+    def slow(self: Decoder, *arguments: Any, **named: Any) -> Any:
+        if self.training:
+            time.sleep(sleep_s)
+        return forward(self, *arguments, **named)
+
+    Decoder.forward = slow  # type: ignore[method-assign]
+    trainer._end(trainer.main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
