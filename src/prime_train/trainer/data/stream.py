@@ -12,7 +12,7 @@ import itertools
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,24 @@ from prime_train.trainer.data.worker_count import AutoWorkers
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 Probs = tuple[float, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRows:
+    """Rows that a stream has stepped over: (buffer, start, stop) of each part. Tokens are read when they are needed."""
+
+    reader: Buffers
+    parts: tuple[tuple[Buffer, int, int], ...]
+
+    def read(self, rows: range) -> MicroBatch:
+        """The rows at these places, from 0."""
+        found, first = [], 0
+        for buffer, start, stop in self.parts:
+            begin, end = max(rows.start, first), min(rows.stop, first + stop - start)
+            if begin < end:
+                found.append(self.reader.read(buffer, start + begin - first, start + end - first))
+            first += stop - start
+        return to_batch(join(found))
 
 
 def prepare(run: RunSpec) -> LoadedTokenizer:
@@ -132,6 +150,10 @@ class TrainStream:
         rows = [self._reader.read(*part) for part in self._advance(self._micro_batch)]
         self._advance((self._world_size - 1 - self._rank) * self._micro_batch)
         return to_batch(join(rows))
+
+    def take(self, count: int) -> TakenRows:
+        """The next `count` rows of the stream, of which any part can be read, also more than once."""
+        return TakenRows(self._reader, tuple(self._advance(count)))
 
     def position(self) -> dict[str, Any]:
         """The position after the rows that all ranks have used: JSON-able, the same on every rank."""
