@@ -241,7 +241,7 @@ class ReplicasJoined:
     kind: ClassVar[str] = "replicas_joined"
     attempt: int
     step: int
-    members: tuple[int, ...]
+    members: tuple[str, ...]
     replicas: int  # in the config
 
 

@@ -127,7 +127,8 @@ class _Member:
             seat = self._seat  # only here, because the quorum may have brought another state
             reader, live, step = seat.reader, seat.live, self._reached + 1
             if has_changed:
-                attempt.emit(ReplicasJoined(attempt.number, self._reached, quorum.members, self._replica.count))
+                members = tuple(map(str, quorum.members))
+                attempt.emit(ReplicasJoined(attempt.number, self._reached, members, self._replica.count))
             if attempt.leads and not is_prepared:
                 announce(attempt, seat.training, self._opened.ready.classes)
             live.ranks = quorum.size
@@ -187,6 +188,8 @@ class _Member:
 
     def _await_others(self) -> None:
         """Wait for the other replicas of a start, so that the first steps have all of them. One may never come."""
+        # Connected first: replicas whose heartbeats are known wait for each other at the first step.
+        self._quorum.connect(self._reached)
         self._sign.write("ready", self._reached)
         until_s = time.monotonic() + _GATHER_LIMIT_S
         while self._replica.restarts == 0 and time.monotonic() < until_s:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -147,11 +147,9 @@ class Launcher:
             REPLICAS_ENV: str(self.run.parallel.replicas),
             RESTART_ENV: str(self._restarts.get(number, 0)),
             "LOCAL_RANK": str(number),  # the GPU of this replica
-            "RUST_LOG": os.environ.get("RUST_LOG", "warn"),  # else torchft writes several lines in each step
+            "RUST_LOG": _log_level(),
         }
-        self._processes[number] = subprocess.Popen(
-            own_module("prime_train.trainer", *arguments), stdin=subprocess.DEVNULL, env=os.environ | variables
-        )
+        self._processes[number] = start_replica(arguments, variables)
         self._replicas[number] = Watched(number, time.monotonic(), failures=failures)
 
     def _start_lighthouse(self) -> None:
@@ -160,7 +158,9 @@ class Launcher:
             "prime_train.trainer.replicas.lighthouse", "--min-replicas", str(self.run.parallel.min_replicas)
         )
         pipe = subprocess.PIPE
-        self._lighthouse = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self._lighthouse = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, env=os.environ | {"RUST_LOG": _log_level()}
+        )
         assert self._lighthouse.stdout is not None
         address = self._lighthouse.stdout.readline().strip()
         if address:  # else it has ended, and the next turn starts another one
@@ -208,6 +208,16 @@ class Launcher:
         step = one.sign.step if one.sign is not None else 0
         what = what or describe_exit(one.exit_code or 0)
         self._events.append(ReplicaLost(self.attempt, one.number, step, what, compute_restart_s(one.failures)))
+
+
+def start_replica(arguments: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """The process of a replica. Raises OSError."""
+    command = own_module("prime_train.trainer", *arguments)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=os.environ | variables)
+
+
+def _log_level() -> str:
+    return os.environ.get("RUST_LOG", "warn")  # by default torchft writes several lines in each step
 
 
 def describe_exit(code: int) -> str:

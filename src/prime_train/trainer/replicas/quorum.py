@@ -1,7 +1,7 @@
 """Joins a replica with the others for one step after another, by torchft. Trains nothing, writes no event.
 
-With a quorum before each step, and not beside it, a replica that joins has the weights of the others before it computes,
-so each row of a step is used by exactly one replica.
+The quorum is before each step, not beside it: so a replica that joins has the weights of the others before it computes,
+and each row of a step is used by exactly one replica.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Quorum:
     members: tuple[int, ...] = ()  # their numbers, as far as they are known
     _step: int = 0
     _manager: Any = None
+    _group: Any = None  # of the replicas in this step
     _store: Any = None  # kept, because the others connect to it
     _address: str = ""
     _known: tuple[int, str] = (-1, "")  # number and lighthouse of the quorum that `members` are of
@@ -72,15 +73,7 @@ class Quorum:
         """
         self._step = step
         self.sign.write("waits", step)
-        while True:
-            try:
-                self._connect(step)
-                self._manager.start_quorum()
-                break
-            except Exception as error:  # torchft raises many kinds: for a lost lighthouse, for a late quorum
-                logging.getLogger(__name__).warning("no quorum yet: %s", error)
-                self._disconnect()
-                time.sleep(_RETRY_S)
+        self._repeat(lambda: self._join(step))
         self._step = self._manager.current_step()
         self.size, self.rank = self._manager.num_participants(), self._manager.participating_rank() or 0
         self.replica.leads = self.rank == 0
@@ -93,7 +86,11 @@ class Quorum:
         for bucket in list_buckets(tensors):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])  # one exchange for many small tensors
             self._manager.allreduce(flat, reduce_op=ReduceOp.SUM).wait()
-            for tensor, part in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
+            if self._manager.errored() is not None:
+                # Its connections close: a replica that waits for this one in the same sum would wait until its limit.
+                self._group.abort()
+                break
+            for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
                 tensor.copy_(part.view_as(tensor))
         self.sign.write("works", self._step)
 
@@ -106,6 +103,24 @@ class Quorum:
     def leave(self) -> None:
         """End the heartbeats, so that the others do not wait for this replica."""
         self._disconnect()
+
+    def connect(self, step: int) -> None:
+        """Begin the heartbeats, by which the others know that this replica lives. `step` was committed last."""
+        self._repeat(lambda: self._connect(step))
+
+    def _join(self, step: int) -> None:
+        self._connect(step)
+        self._manager.start_quorum()
+
+    def _repeat(self, work: Callable[[], None]) -> None:
+        """Do it until it succeeds. The launcher starts a lost lighthouse again, and ends what waits for too long."""
+        while True:
+            try:
+                return work()
+            except Exception as error:  # torchft raises many kinds: for a lost lighthouse, for a late quorum
+                logging.getLogger(__name__).warning("no quorum yet: %s", error)
+                self._disconnect()
+                time.sleep(_RETRY_S)
 
     def _find_members(self) -> bool:
         """Ask all replicas of a new quorum who they are. Whether it is a new one."""
@@ -129,7 +144,7 @@ class Quorum:
             return
         self._disconnect()
         limit = timedelta(seconds=self.settings.limit_s)
-        group = self._new_group(limit)
+        self._group = group = self._new_group(limit)
         serving = socket.create_server((LOOPBACK, 0))
         port = serving.getsockname()[1]
         self._store = TCPStore(
@@ -176,7 +191,7 @@ class Quorum:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Have the server of a manager listen on 127.0.0.1, not on every interface, which torchft 0.2.0 has no setting for."""
+    """Have the server of a manager listen on 127.0.0.1. torchft 0.2.0 has no setting: it takes every interface."""
     server = torchft.manager.ManagerServer
 
     def start(**settings: Any) -> Any:
