@@ -24,6 +24,7 @@ from typing import Any
 from prime_train import spec
 from prime_train.core.rundir import RunDir
 from prime_train.events import ReplicasJoined
+from prime_train.spec.supervision import PrimeTrain, Restart
 from prime_train.trainer.replicas.life_sign import LifeSign, folder_of, read_sign
 from prime_train.trainer.replicas.lighthouse import HEARTBEAT_LIMIT_MS
 from tests.drills.replica_launcher import DIARY_ENV
@@ -35,6 +36,7 @@ ROWS = 7  # of a step: no number of replicas but one divides it
 _ENDLESS = 10**6
 _LOOK_S = 0.002
 _SETTLED_STEPS = 5
+_SOON = Restart(backoff_s=0.1, backoff_max_s=0.1)  # the kills follow each other faster than faults do
 
 
 @dataclass
@@ -147,6 +149,7 @@ def drilled_run(texts: Path, **parts: Any) -> spec.RunSpec:
         "checkpoint": spec.Checkpoint(interval_steps=100),
         "eval": spec.Eval(interval_steps=_ENDLESS, held_out_ratio=0.1, batches=1),
         "schedule": spec.Schedule(kind="constant", warmup_steps=3),
+        "prime_train": PrimeTrain(restart=_SOON),
     }
     return tiny.run_spec(texts, **settings | parts)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 import zlib
@@ -22,7 +23,7 @@ from prime_train.trainer.replicas import launcher
 from prime_train.trainer.replicas.quorum import Quorum
 
 DIARY_ENV = "REPLICA_DIARY"
-HANG_ENV = "REPLICA_HANG"  # "REPLICA STEP": it sleeps there, once
+HANG_ENV = "REPLICA_HANG"  # "REPLICA STEP KIND": it hangs there, once, in one of the ways of `_hang`
 _LOOK_S = 0.005
 
 
@@ -95,9 +96,10 @@ def _write_diary(diary: int, number: int) -> None:
         part = divide(rows, replicas, rank)
         step = quorum[0]._manager.current_step() + 1
         note("part", step, _name(quorum[0]), part.start, part.stop, rows)
-        if os.environ.get(HANG_ENV) == f"{number} {step}" and os.environ["PRIME_TRAIN_REPLICA_RESTART"] == "0":
-            note("hangs", step, time.monotonic())
-            time.sleep(3600.0)
+        hang = os.environ.get(HANG_ENV, "0 0 none").split()
+        if hang[:2] == [str(number), str(step)] and os.environ["PRIME_TRAIN_REPLICA_RESTART"] == "0":
+            note("hangs", step, _name(quorum[0]), time.monotonic())
+            _hang(hang[2], quorum[0])
         return part
 
     def commit_noted(self: Quorum) -> None:
@@ -107,6 +109,19 @@ def _write_diary(diary: int, number: int) -> None:
     Quorum.begin = begin_noted  # type: ignore[method-assign]
     Quorum.commit = commit_noted  # type: ignore[method-assign]
     replicated.divide = divide_noted  # type: ignore[attr-defined]
+
+
+def _hang(kind: str, quorum: Quorum) -> None:
+    """Hang as Python that waits, as a process that is stopped, or in a sum that the others never enter."""
+    match kind:
+        case "sleep":
+            time.sleep(3600.0)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "deadlock":
+            quorum.sign.write("sums", quorum._step)
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                server.accept()
 
 
 def _name(quorum: Quorum) -> str:

@@ -1,8 +1,8 @@
 """Trains with replicas that outlive each other: one flat loop in each of them, over the rows of a `Work`.
 
 Each turn joins a quorum, takes this replica's part of the step's rows, and changes the weights only if every sum of the
-step reached all replicas. Else the turn is made again with the same rows, over the replicas that are left. What is saved,
-measured and reported is done by the replica that leads the quorum. Shapes: B sequences, T positions.
+step reached all replicas. Else the turn is made again with the same rows, over the replicas that are left. The replica
+that leads the quorum saves and reports. Shapes: B sequences, T positions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from prime_train.trainer.replicas.judge import DEFAULT_LIMIT_S
 from prime_train.trainer.replicas.life_sign import SignFile, folder_of, read_sign
 from prime_train.trainer.replicas.quorum import Quorum, QuorumSettings
 from prime_train.trainer.saves.checkpoint import TrainPosition
-
 
 _GATHER_LIMIT_S = 60.0
 _GATHER_TURN_S = 0.02

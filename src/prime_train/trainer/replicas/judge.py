@@ -9,9 +9,8 @@ from prime_train.trainer.replicas.life_sign import LifeSign
 
 DEFAULT_LIMIT_S = 60.0  # of one sum: replicas enter it together, because a quorum is before each step
 FLOOR_S, CEILING_S = 30.0, 1800.0  # of a limit that is learned from steps
-FACTOR = 5.0  # of the longest step that was seen
+FACTOR = 3.0  # of the longest step that was seen; the supervisor, which would end all replicas, has a larger one
 _STEPS_NEEDED = 5  # the first ones compile and fill caches
-_BACKOFF_MAX_S = 60.0
 _STEADY_S = 600.0  # a replica that lived so long was well
 
 
@@ -58,7 +57,8 @@ def find_limit_s(sign: LifeSign | None, limits: HangLimits, seen: SeenSteps) -> 
     """How long this sign may be the latest one."""
     if sign is None or sign.stage in ("setup", "ready"):
         return limits.startup_s
-    if sign.stage == "saves":
+    # One that waits keeps no other one waiting, and the state of a large model takes minutes to come.
+    if sign.stage in ("saves", "waits"):
         return limits.slow_s
     step_s = limits.step_s
     if step_s is None:
@@ -85,9 +85,9 @@ def find_hung(replicas: Sequence[Watched], limits: HangLimits, seen: SeenSteps, 
     return found
 
 
-def compute_restart_s(failures: int) -> float:
-    """Seconds until a lost replica starts again: at once the first time, then longer each time."""
-    return 0.0 if failures <= 1 else min(_BACKOFF_MAX_S, 2.0 ** (failures - 1))
+def compute_restart_s(failures: int, backoff_s: float, backoff_max_s: float) -> float:
+    """Seconds until a lost replica starts again: at once the first time, then twice as long each time."""
+    return 0.0 if failures <= 1 else min(backoff_max_s, backoff_s * 2.0 ** min(failures - 2, 30))
 
 
 def count_failures(one: Watched) -> int:
@@ -95,14 +95,26 @@ def count_failures(one: Watched) -> int:
     return 1 if one.ended_s - one.started_s > _STEADY_S else one.failures + 1
 
 
-def judge_end(replicas: Sequence[Watched]) -> int | None:
-    """The exit code of the attempt; None while it goes on. It is done when the leader is, and over when all have ended.
+def judge_end(replicas: Sequence[Watched], seen: SeenSteps, resume_step: int) -> int | None:
+    """The exit code of the attempt; None while it goes on. It is done when the leader is.
 
-    Where none is left that trains, the state is only in the checkpoints: then a new attempt starts from there.
+    It is over when no replica has the weights of the latest step: those that start again have none before another one
+    gives them, and would begin at the first step. A new attempt starts from a checkpoint.
     """
     if any(one.exit_code == 0 and one.sign is not None and one.sign.stage == "done" for one in replicas):
         return 0
     codes = [one.exit_code for one in replicas]
-    if any(code is None for code in codes):
+    is_starting = seen.step <= resume_step and None in codes
+    if is_starting or any(_has_weights(one, seen) for one in replicas):
         return None
     return next((code for code in codes if code), 1)
+
+
+def _has_weights(one: Watched, seen: SeenSteps) -> bool:
+    # A step less than was seen, because one that is lost may have committed the last step alone.
+    return (
+        one.exit_code is None
+        and one.sign is not None
+        and one.sign.stage in ("waits", "works", "sums", "saves", "done")
+        and one.sign.step >= seen.step - 1
+    )

@@ -1,4 +1,6 @@
-"""Starts the replicas of an attempt and keeps them going: `python -m prime_train.trainer.replicas.launcher RUN_DIR ...`.
+"""Starts the replicas of an attempt, and starts a lost one again.
+
+python -m prime_train.trainer.replicas.launcher RUN_DIR --attempt N --resume-step S
 
 The supervisor starts it in the place of torchrun. Never imports torch. Exits with 0 when the replica that leads has
 finished, and with the code of a failed one when no replica is left: a new attempt then starts from a checkpoint.
@@ -18,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-from prime_train.checkpoints import layout
 from prime_train.core.python_child import own_module
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import EventLog, LighthouseLost, ReplicaLost, TrainerFailed
@@ -76,7 +77,7 @@ class Launcher:
     _restarts: dict[int, int] = field(default_factory=dict)
     _reasons: dict[int, str] = field(default_factory=dict)  # why a replica was killed
     _lighthouse: subprocess.Popen[str] | None = None
-    _seen: SeenSteps = SeenSteps()
+    _seen: SeenSteps = field(default_factory=SeenSteps)
     _last_failure: TrainerFailed | None = None
 
     def __post_init__(self) -> None:
@@ -89,12 +90,15 @@ class Launcher:
         self._start_lighthouse()
         for number in range(self.run.parallel.replicas):
             self._start(number, self.resume_step)
-        while (code := judge_end(list(self._replicas.values()))) is None:
+        while (code := self._judge_end()) is None:
             self._look()
             time.sleep(_TURN_S)
         if code:
             self._report_failure()
-        return code
+        return code if code >= 0 else 128 - code
+
+    def _judge_end(self) -> int | None:
+        return judge_end(list(self._replicas.values()), self._seen, self.resume_step)
 
     def _look(self) -> None:
         now_s = time.monotonic()
@@ -105,12 +109,14 @@ class Launcher:
         for number, one in self._replicas.items():
             self._replicas[number] = one = self._read(one, now_s)
         replicas = list(self._replicas.values())
-        for number, why in find_hung(replicas, self._limits(), self._seen, now_s).items():
+        ends_hangs = self.run.prime_train.watch.hang == "restart"
+        hung = find_hung(replicas, self._limits(), self._seen, now_s) if ends_hangs else {}
+        for number, why in hung.items():
             self._reasons.setdefault(number, f"it hung: {why}")
             self._processes[number].kill()
-        if judge_end(replicas) is None and not self._is_ending(replicas):
+        if self._judge_end() is None and not self._is_ending(replicas):
             for one in replicas:
-                if one.exit_code and now_s >= one.ended_s + compute_restart_s(one.failures):
+                if one.exit_code and now_s >= one.ended_s + self._restart_s(one):
                     self._restart(one)
 
     def _read(self, one: Watched, now_s: float) -> Watched:
@@ -134,11 +140,14 @@ class Launcher:
         stages = {one.sign.stage for one in replicas if one.sign is not None and one.exit_code in (None, 0)}
         return bool(stages & {"done", "left"}) or self.run_dir.stop_request(self.attempt).exists()
 
+    def _restart_s(self, one: Watched) -> float:
+        settings = self.run.prime_train.restart
+        return compute_restart_s(one.failures, settings.backoff_s, settings.backoff_max_s)
+
     def _restart(self, one: Watched) -> None:
-        """Start a lost replica again. It gets the state of the others; a checkpoint, in case that they are lost too."""
-        newest = layout.newest_complete(self.run_dir.checkpoints)
+        """Start a lost replica again. It reads no checkpoint, because the others have a newer state for it."""
         self._restarts[one.number] = self._restarts.get(one.number, 0) + 1
-        self._start(one.number, newest.step if newest is not None else 0, one.failures)
+        self._start(one.number, 0 if self._seen.step else self.resume_step, one.failures)
 
     def _start(self, number: int, resume_step: int, failures: int = 0) -> None:
         arguments = (str(self.run_dir.path), "--attempt", str(self.attempt), "--resume-step", str(resume_step))
@@ -207,7 +216,7 @@ class Launcher:
             what = what or failure.what
         step = one.sign.step if one.sign is not None else 0
         what = what or describe_exit(one.exit_code or 0)
-        self._events.append(ReplicaLost(self.attempt, one.number, step, what, compute_restart_s(one.failures)))
+        self._events.append(ReplicaLost(self.attempt, one.number, step, what, self._restart_s(one)))
 
 
 def start_replica(arguments: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
