@@ -81,7 +81,8 @@ def _end(exit_code: int) -> None:
     """Exit the process. After a failure of one of several ranks, do not wait for a save: it would wait for them."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if exit_code and read_ranks(os.environ).size > 1:
+    # A replica has waited for its saves, and a thread of torchft may wait for a lighthouse that is gone.
+    if (exit_code and read_ranks(os.environ).size > 1) or read_replica(os.environ) is not None:
         os._exit(exit_code)
     sys.exit(exit_code)  # waits for a running save, which may be the newest checkpoint
 

@@ -10,10 +10,13 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -31,6 +34,7 @@ from prime_train.trainer.replicas.lighthouse import LOOPBACK
 _QUORUM_LIMIT_S = 600.0  # then it is asked for again: a replica may be long away
 _CONNECT_LIMIT_S = 10.0
 _RETRY_S = 0.1
+_LOOK_S = 0.5  # between two looks at the address of the lighthouse
 _BUCKET_BYTES = 25 * 2**20  # of gradients that are summed at a time, as in DDP
 
 State = dict[str, Any]
@@ -109,8 +113,19 @@ class Quorum:
         self._repeat(lambda: self._connect(step))
 
     def _join(self, step: int) -> None:
+        """Wait for a quorum. Raises whatever torchft does, and LookupError when the lighthouse is another one."""
         self._connect(step)
-        self._manager.start_quorum()
+        # In a thread, because torchft does not return from a quorum whose lighthouse is gone.
+        joined: Future[None] = Future()
+        Thread(target=_resolve, args=(joined, self._manager.start_quorum), name="quorum", daemon=True).start()
+        while True:
+            try:
+                return joined.result(_LOOK_S)
+            except FutureTimeoutError:
+                if not joined.done() and self._read_address() != self._address:
+                    raise LookupError("another lighthouse has been started") from None
+                if joined.done():
+                    return joined.result()
 
     def _repeat(self, work: Callable[[], None]) -> None:
         """Do it until it succeeds. The launcher starts a lost lighthouse again, and ends what waits for too long."""
@@ -138,8 +153,7 @@ class Quorum:
 
     def _connect(self, step: int) -> None:
         """A manager at the present lighthouse. Another lighthouse counts quorums from 1 again, so all begin anew."""
-        path = self.settings.folder / LIGHTHOUSE
-        address = outside.read_text(path, outside.MARK_BYTES, self.settings.folder).strip()
+        address = self._read_address()
         if self._manager is not None and address == self._address:
             return
         self._disconnect()
@@ -175,6 +189,10 @@ class Quorum:
         self._manager.load_state_dict({"step": step, "batches_committed": 0})
         self._address = address
 
+    def _read_address(self) -> str:
+        path = self.settings.folder / LIGHTHOUSE
+        return outside.read_text(path, outside.MARK_BYTES, self.settings.folder).strip()
+
     def _new_group(self, limit: timedelta) -> Any:
         from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
@@ -202,6 +220,13 @@ def _on_loopback() -> Iterator[None]:
         yield
     finally:
         torchft.manager.ManagerServer = server
+
+
+def _resolve(joined: Future[None], work: Callable[[], None]) -> None:
+    try:
+        joined.set_result(work())
+    except Exception as error:
+        joined.set_exception(error)
 
 
 def list_buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
