@@ -104,7 +104,7 @@ def change(text: str, transforms: Transforms, place: str) -> str:
             text = one.function(text)
             # A text with half a character would fail in the tokenizer, which knows no name of a function.
             text.encode()
-        except Exception as error:  # the function is code of the user, and may raise anything
+        except (Exception, SystemExit) as error:  # the function is code of the user, and may raise anything
             what = f"{one.name} failed: {type(error).__name__}: {first_line(error)}"
             why = "a transformation takes each document, and returns a text that is UTF-8"
             fix = (
