@@ -11,10 +11,10 @@ import heapq
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,40 @@ from prime_train.trainer.data.worker_count import AutoWorkers
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 Probs = tuple[float, ...] | None
+
+
+class BufferPart(NamedTuple):
+    """Rows [start, stop) of a buffer, with the reader of that buffer: the next one may have other transformations."""
+
+    reader: Buffers
+    buffer: Buffer
+    start: int
+    stop: int
+
+    def read(self, begin: int, end: int) -> Rows:
+        """The rows [begin, end) of this part."""
+        return self.reader.read(self.buffer, self.start + begin, self.start + end)
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRows:
+    """Rows that a stream has stepped over. Tokens are read when they are needed."""
+
+    parts: tuple[BufferPart, ...]
+
+    def read(self, rows: range) -> MicroBatch:
+        """The rows at these places, from 0."""
+        found, first = [], 0
+        for part in self.parts:
+            begin, end = max(rows.start - first, 0), min(rows.stop - first, part.size)
+            if begin < end:
+                found.append(part.read(begin, end))
+            first += part.size
+        return to_batch(join(found))
 
 
 def prepare(run: RunSpec) -> LoadedTokenizer:
@@ -143,9 +177,13 @@ class TrainStream:
     def _next_micro_batch(self) -> MicroBatch:
         # Each rank steps over the rows of the others without reading them, so all ranks have one position.
         self._advance(self._rank * self._micro_batch)
-        rows = [read() for read in self._advance(self._micro_batch)]
+        rows = [part.read(0, part.size) for part in self._advance(self._micro_batch)]
         self._advance((self._world_size - 1 - self._rank) * self._micro_batch)
         return to_batch(join(rows))
+
+    def take(self, count: int) -> TakenRows:
+        """The next `count` rows of the stream, of which any part can be read, also more than once."""
+        return TakenRows(tuple(self._advance(count)))
 
     def position(self) -> dict[str, Any]:
         """The position after the rows that all ranks have used: JSON-able, the same on every rank."""
@@ -169,16 +207,15 @@ class TrainStream:
         """What this rank and the workers of it have tokenised of the buffers that it took."""
         return sum_made([self._made_before, self._reader.made(), self._buffers.made()])
 
-    def _advance(self, count: int) -> list[Callable[[], Rows]]:
-        """What reads the next rows, for each buffer that has some of them."""
-        parts: list[Callable[[], Rows]] = []
+    def _advance(self, count: int) -> list[BufferPart]:
+        """The next rows, by the buffers that have some of them."""
+        parts: list[BufferPart] = []
         while count > 0:
             if self._buffer is None or self._row == len(self._buffer):
                 self._take_buffer()
                 continue
             stop = min(self._row + count, len(self._buffer))
-            # With the reader of this buffer, because the next one may have other transformations.
-            parts.append(partial(self._reader.read, self._buffer, self._row, stop))
+            parts.append(BufferPart(self._reader, self._buffer, self._row, stop))
             count -= stop - self._row
             self._row = stop
         return parts
