@@ -193,7 +193,7 @@ def torchft_with_this_torch(run: RunSpec, facts: Facts) -> Problems:
 
     the two share classes of torch that are no part of what it promises, so a pair works where it was tried
 
-    A pair that nobody has tried is a warning.
+    A pair that was never tried is a warning.
 
     Source: registry/torchft.toml, each entry with its own source.
 
