@@ -57,7 +57,7 @@ class Batch:
     with_replicas: Annotated[
         Literal["constant", "same_rate", "linear", "sqrt"],
         Doc(
-            "What a step has while one of parallel.replicas is away. `constant`: as many sequences as ever, because the "
+            "What a step has while one of parallel.replicas is away. `constant`: as many sequences as ever: the "
             "others take more micro-batches. Else sequences in proportion to the replicas that are there, with the "
             "same learning rate, or one that follows by the ratio or its square root within 100 steps."
         ),

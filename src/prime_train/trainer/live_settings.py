@@ -128,7 +128,9 @@ class LiveSettings:
             return None
         try:
             plan = read_plan(self.folder, version)
-            with_values(self._config, plan.values)
+            data = with_values(self._config, plan.values).data
+            if not set(data.transforms) <= set(data.allowed_transforms):
+                raise ValueError("data.transforms names code that the config does not allow")
         except OSError as error:  # a full table of files, or a file server that restarts: the next step looks again
             if version != self._unread:
                 self._unread = version
