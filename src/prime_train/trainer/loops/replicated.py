@@ -122,7 +122,9 @@ class _Member:
         wants_save = is_prepared = False
         self._await_others()
         while not self._seat.reader.stop and self._reached < self._seat.live.attempt.run.run.max_steps:
+            began = time.perf_counter()
             has_changed = quorum.begin(self._reached)
+            quorum_s = time.perf_counter() - began
             seat = self._seat  # only here, because the quorum may have brought another state
             reader, live, step = seat.reader, seat.live, self._reached + 1
             if has_changed:
@@ -162,7 +164,7 @@ class _Member:
                     training.optimizer.zero_grad(set_to_none=True)
                     continue
                 seat.taken, wants_save = None, False
-                waited_s = {"data": data_s, "checkpoint": checkpointer.take_stall_s()}
+                waited_s = {"data": data_s, "checkpoint": checkpointer.take_stall_s(), "quorum": quorum_s}
                 reader.add(UnreadStep(step, lr, launched, seat.rows.position(), waited_s, live.position))
                 # At once, because another replica may take over the position before the next step.
                 reader.read()
