@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 import record
+from tests.unit.trainer import tiny
 
 from prime_train import spec
-from tests.unit.trainer import tiny
 
 MOST_PERCENT = 3
 _STEPS, _WARM_STEPS = 60, 10

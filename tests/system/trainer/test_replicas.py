@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,7 @@ def test_a_run_goes_on_with_fewer_replicas_and_without(texts: Path, tmp_path: Pa
 
 def test_what_replicas_cannot_do_ends_the_attempt_with_its_reason(texts: Path, tmp_path: Path) -> None:
     run = _run(texts, 2, 4)
-    run_dir = tiny.prepare(tmp_path / "run", run)
-    run_dir.resolved.write_text(run_dir.resolved.read_text().replace('"sync_every":0', '"sync_every":4'))
+    run_dir = tiny.prepare(tmp_path / "run", replace(run, parallel=replace(run.parallel, sync_every=4)))
     code, output = _train(run_dir, 1, 0, tmp_path / "diary")
     assert code == 5, output
     failed = [event for event in tiny.events(run_dir) if isinstance(event, TrainerFailed)]

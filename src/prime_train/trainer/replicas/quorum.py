@@ -224,7 +224,8 @@ def _on_loopback() -> Iterator[None]:
 
 def _resolve(joined: Future[None], work: Callable[[], None]) -> None:
     try:
-        joined.set_result(work())
+        work()
+        joined.set_result(None)
     except Exception as error:
         joined.set_exception(error)
 
