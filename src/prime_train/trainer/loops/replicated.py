@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prime_train.core.errors import UserError
-from prime_train.events import Phase, ReplicasJoined
+from prime_train.events import Phase, ReplicasJoined, TrainerStopped
 from prime_train.spec.answers import sequences_in_step
 from prime_train.spec.run import lr_ratio
 from prime_train.trainer.attempt import Attempt, Replica, StopFlag
@@ -42,7 +42,12 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
     assert attempt.replica is not None
     sign = SignFile(folder_of(attempt.run_dir, attempt.number), attempt.replica.number)
     sign.write("setup", 0)
-    with stop.exit_on_stop(lambda: None):
+
+    def leave() -> None:
+        attempt.emit(TrainerStopped(attempt.number, attempt.resume_step))
+        sign.write("done" if attempt.leads else "left", attempt.resume_step)
+
+    with stop.exit_on_stop(leave):
         opened = open_work(attempt, choose_load(attempt.run.run.kind))
         refuse(attempt, opened)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from prime_train.core.errors import ExitCode
 from prime_train.trainer.replicas.life_sign import LifeSign
 from prime_train.trainer.replicas.limits import keep, learn_limit_s
 
@@ -103,6 +104,8 @@ def judge_end(replicas: Sequence[Watched], seen: SeenSteps, resume_step: int) ->
         return 0
     codes = [one.exit_code for one in replicas]
     is_starting = seen.step <= resume_step and None in codes
+    if is_starting and ExitCode.RUN_FAILED in codes:  # every replica would end by it, one start after the other
+        return ExitCode.RUN_FAILED
     if is_starting or any(_has_weights(one, seen) for one in replicas):
         return None
     return next((code for code in codes if code), 1)

@@ -95,6 +95,8 @@ class Launcher:
             time.sleep(_TURN_S)
         if code:
             self._report_failure()
+            for process in self._processes.values():
+                process.kill()
         return code if code >= 0 else 128 - code
 
     def _judge_end(self) -> int | None:

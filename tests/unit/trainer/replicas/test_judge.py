@@ -113,6 +113,12 @@ def test_replicas_that_start_again_do_not_begin_at_the_first_step() -> None:
     assert judge_end([lost, replace(again, sign=None)], SeenSteps(8), 8) is None
 
 
+def test_a_fault_of_the_config_ends_all_replicas_only_before_the_first_step() -> None:
+    failed, other = replace(_watch(0, "setup"), exit_code=5), _watch(1, "works", step=9)
+    assert judge_end([failed, other], SeenSteps(8), 8) == 5
+    assert judge_end([failed, other], SeenSteps(9), 8) is None
+
+
 def test_a_replica_starts_again_at_once_and_later_each_time() -> None:
     assert [compute_restart_s(failures, 1.0, 60.0) for failures in (1, 2, 3, 99)] == [0.0, 1.0, 2.0, 60.0]
     assert count_failures(Watched(0, started_s=0.0, ended_s=10.0, failures=3)) == 4
