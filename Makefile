@@ -123,7 +123,7 @@ test-trainers: .venv/installed .venv-trainers/installed ## test against real tra
 	  $$install --extra-index-url https://download.pytorch.org/whl/cpu "$$torch+cpu" || $$install "$$torch"
 	@touch $@
 
-# The extras control and audio with the oldest versions of their packages.
+# The extras control, audio and replicas with the oldest versions of their packages.
 .venv-extras/installed: constraints-extras-oldest.txt | .venv/installed
 	@echo "==> creating .venv-extras and installing $$(grep -v '^#' $< | tr '\n' ' ')"
 	rm -rf .venv-extras
@@ -139,7 +139,7 @@ empty :=
 TORCH_PYTHONS := $(subst $(empty) ,:,$(TORCH:%=$(CURDIR)/.venv-torch-%/bin/python))
 
 test-torch: .venv/installed .venv-extras/installed $(TORCH:%=.venv-torch-%/installed) ## test the trainer with the oldest and the newest torch (TORCH=oldest: with that), and the oldest packages of extras
-	.venv-extras/bin/python -c 'import prime_train.audio, prime_train.bus.nats, prime_train.control.serve'
+	.venv-extras/bin/python -c 'import prime_train.audio, prime_train.bus.nats, prime_train.control.serve, torchft'
 	.venv-extras/bin/python -m pytest -q -n logical $(PYTEST_OPTIONS) --ignore tests/unit/trainer/audio/learning tests/unit/trainer/audio tests/unit/control tests/system/bus/test_verbs.py
 	for age in $(TORCH); do \
 	  echo "==> pytest with $$(cat constraints-torch-$$age.txt)"; \

@@ -234,6 +234,38 @@ class SettingsApplied:
     max_steps: int  # of the run from then on
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicasJoined:
+    """The replicas that take part in the steps after `step`, by their numbers: one was lost, or came back."""
+
+    kind: ClassVar[str] = "replicas_joined"
+    attempt: int
+    step: int
+    members: tuple[str, ...]
+    replicas: int  # in the config
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLost:
+    """A replica ended, or was killed because it hung. The others train on; it starts again after `restart_s`."""
+
+    kind: ClassVar[str] = "replica_lost"
+    attempt: int
+    replica: int
+    step: int  # that it committed last
+    what: str
+    restart_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LighthouseLost:
+    """The process that knows which replicas live has ended; another one has been started."""
+
+    kind: ClassVar[str] = "lighthouse_lost"
+    attempt: int
+    what: str
+
+
 TrainerEvent = (
     TrainerStarted
     | Phase
@@ -252,6 +284,9 @@ TrainerEvent = (
     | StopListened
     | SettingsApplied
     | SaveListened
+    | ReplicasJoined
+    | ReplicaLost
+    | LighthouseLost
     | TrainerFailed
     | TrainerStopped
     | TrainerFinished

@@ -133,7 +133,7 @@ class LocalData(NamedTuple):
 def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[DataLengths, ...] | NotKnown:
     """One entry for each local dataset of the run."""
     try:
-        named = _find_files(local_data(run))
+        named = find_files(local_data(run))
     except EndlessSearchError as error:
         return NotKnown(error.what)
     if not named:
@@ -152,7 +152,7 @@ def try_chats(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tupl
     The child may run a template without an end, so it is another one than that of `lengths`.
     """
     try:
-        named = _find_files(data for data in local_data(run) if data.has_chats)
+        named = find_files(data for data in local_data(run) if data.has_chats)
     except EndlessSearchError as error:
         return NotKnown(error.what)
     if not named or run.tokenizer.path is None:  # a tokenizer that is trained has a template for every chat
@@ -181,7 +181,7 @@ def read_first_rows(path: Path, most: int, python: str) -> FirstRows | NotKnown:
     return FirstRows(tuple(map(str, answer.get("rows", ()))), str(answer.get("fault", "")))
 
 
-def _find_files(found: Iterable[LocalData]) -> dict[LocalData, list[str]]:
+def find_files(found: Iterable[LocalData]) -> dict[LocalData, list[str]]:
     """The files of each of the data that has some: DAT003 reports a path without any. Raises EndlessSearchError."""
     search = FileSearch()
     return {data: files for data in found if (files := _files(data, search))}

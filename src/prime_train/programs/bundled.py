@@ -32,6 +32,7 @@ from prime_train.supervise.watches.watch import Watch
 
 ROLE = "trainer"
 _TRAINER = "prime_train.trainer"
+_REPLICAS = "prime_train.trainer.replicas.launcher"
 _RELAY = "prime_train.supervise.machines.relay"
 LOOPBACK = "127.0.0.1"
 
@@ -81,17 +82,13 @@ PROGRAM = Bundled()
 
 
 def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launch:
-    """One process started directly, or several through torchrun, which gives each its rank."""
+    """One process started directly, several by torchrun, which gives each its rank, or the launcher of replicas."""
     arguments = (str(run_dir.path), "--attempt", str(attempt), "--resume-step", str(resume_step))
+    launcher = _list_launcher(run.parallel.processes_here, run_dir.rendezvous(attempt))
+    started = ("-m", _REPLICAS) if run.parallel.replicas else (*launcher, "-m", _TRAINER)
     return Launch(
         role=ROLE,
-        argv=(
-            sys.executable,
-            *_list_launcher(run.parallel.processes_here, run_dir.rendezvous(attempt)),
-            "-m",
-            _TRAINER,
-            *arguments,
-        ),
+        argv=(sys.executable, *started, *arguments),
         cwd=Path.cwd(),
         log=run_dir.log(attempt, ROLE),
     )

@@ -41,9 +41,10 @@ _ANY_CONFIG = (
     "training.sch_schedule"
 )
 _RUN_TOML = (
-    "config.ini_init_from config.prf_profile data.aud_audio data.dat_sources data.eva_sets data.tsk_tasks "
-    "model.mod_experts model.mod_sizes model.tok_tokenizer rollouts.pol_policy serving.eng_engine training.bat_batch "
-    "training.cmd_command training.pre_precision training.stb_stability"
+    "config.ini_init_from config.prf_profile data.aud_audio data.dat_sources data.eva_sets data.trf_transforms "
+    "data.tsk_tasks model.mod_experts model.mod_sizes model.tok_tokenizer rollouts.pol_policy serving.eng_engine "
+    "training.bat_batch training.cmd_command training.pre_precision training.rep_replicas "
+    "training.stb_stability"
 )
 _PRIME_RL = (
     "config.dbg_debugging config.res_resume data.env_environments machine.net_network machine.var_environment "

@@ -220,7 +220,8 @@ def tokens_per_step(run: RunSpec) -> int:
 
 def replicas_of(run: RunSpec) -> int:
     """Replicas of the model that a run.toml trains."""
-    return run.parallel.dp_replicate or max(1, run.parallel.processes // run.parallel.dp_shard)
+    layout = run.parallel
+    return (layout.dp_replicate or max(1, layout.group_processes // layout.dp_shard)) * max(1, layout.replicas)
 
 
 def train_gpus(run: RunSpec) -> int | None:

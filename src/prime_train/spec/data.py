@@ -75,6 +75,21 @@ class Data:
             "uses, as measured in its first 20 steps."
         ),
     ] = 1
+    transforms: Annotated[
+        tuple[str, ...],
+        Doc(
+            "Functions that change the text of each training document, in this order. Each is one of "
+            "allowed_transforms. Held-out text stays as it is."
+        ),
+    ] = ()
+    allowed_transforms: Annotated[
+        tuple[str, ...],
+        Doc(
+            'Functions that transforms may name while the run trains: `"module:function"`, from a module that Python '
+            "finds in the working directory or in the environment. A function takes a text and returns one. Each is "
+            "imported, so name only code that you trust."
+        ),
+    ] = ()
 
     @property
     def planned_workers(self) -> int:

@@ -54,6 +54,14 @@ class Batch:
         Doc("Sequences in the first optimizer step; the step then grows by as many at a time, up to global_batch."),
     ] = None
     ramp_steps: Annotated[Positive | None, Doc("Steps until the batch has its full size, with start_batch.")] = None
+    with_replicas: Annotated[
+        Literal["constant", "same_rate", "linear", "sqrt"],
+        Doc(
+            "What a step has while one of parallel.replicas is away. `constant`: as many sequences as ever: the "
+            "others take more micro-batches. Else sequences in proportion to the replicas that are there, with the "
+            "same learning rate, or one that follows by the ratio or its square root within 100 steps."
+        ),
+    ] = "constant"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +149,33 @@ class Parallel:
         Positive,
         Doc("Machines with an equal part of the processes each; `prime-train run` is started on every one of them."),
     ] = 1
+    replicas: Annotated[
+        NotNegative,
+        Doc(
+            "Groups of processes that outlive each other: a lost group starts again while the others train. Each has "
+            "processes / replicas of them, which dp_replicate and dp_shard divide. The `replicas` extra has torchft, "
+            "which does this. 0 = all processes end together."
+        ),
+    ] = 0
+    min_replicas: Annotated[Positive, Doc("Replicas without which no step is made; the others wait for them.")] = 1
+    sync_every: Annotated[
+        NotNegative,
+        Doc("Steps that a replica makes alone before all replicas join their weights; 0 = each step sums gradients."),
+    ] = 0
+    sync: Annotated[
+        Literal["local_sgd", "diloco"],
+        Doc("How weights are joined after sync_every steps: by their mean, or as a step of an outer optimizer."),
+    ] = "local_sgd"
 
     @property
     def processes_here(self) -> int:
         """Training processes of one machine."""
         return max(1, self.processes // self.machines)
+
+    @property
+    def group_processes(self) -> int:
+        """Training processes of one replica, or all without replicas."""
+        return max(1, self.processes // max(1, self.replicas))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

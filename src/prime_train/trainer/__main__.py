@@ -21,7 +21,8 @@ from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog
 from prime_train.trainer import failure
-from prime_train.trainer.attempt import Attempt, StopFlag, read_ranks, read_run, watch_supervisor
+from prime_train.trainer.attempt import Attempt, StopFlag, read_ranks, read_replica, read_run, watch_supervisor
+from prime_train.trainer.replicas.life_sign import folder_of, keep_failure
 
 
 def main(arguments: list[str]) -> int:
@@ -42,28 +43,34 @@ def main(arguments: list[str]) -> int:
     watch_supervisor()
     stop = StopFlag(run_dir.stop_request(given.attempt))
     stop.listen()
-    rank = read_ranks(os.environ).rank
-    events = EventLog(run_dir.events, f"trainer-{given.attempt:03d}-rank{rank}")
+    rank, replica = read_ranks(os.environ).rank, read_replica(os.environ)
+    group = "" if replica is None else f"-replica{replica.number}"
+    events = EventLog(run_dir.events, f"trainer-{given.attempt:03d}{group}-rank{rank}")
     try:
         run = read_run(run_dir)
-        import_loop(run.run.kind).main(Attempt(run, run_dir, given.attempt, given.resume_step, events, rank), stop)
+        attempt = Attempt(run, run_dir, given.attempt, given.resume_step, events, rank, replica)
+        import_loop(run.run.kind, replicated=replica is not None).main(attempt, stop)
     except Exception as error:
         failed, exit_code = failure.describe(error, given.attempt, rank)
         failure.show(error)
         with suppress(OSError):  # on a full disk only the log and the exit code remain
-            events.append(failed)
+            if replica is None:
+                events.append(failed)
+            else:  # the others train on, so the launcher decides what it means for the run
+                keep_failure(folder_of(run_dir, given.attempt), replica.number, failed)
         return exit_code
     return ExitCode.OK
 
 
-def import_loop(kind: str) -> ModuleType:
+def import_loop(kind: str, *, replicated: bool = False) -> ModuleType:
     """The training loop of a kind of run, and torch with it. Imported late, so that a missing torch becomes an event.
 
     The garbage collector is off meanwhile: none of 400,000 objects is garbage, and looking takes a quarter of a start.
     """
     gc.disable()
     try:
-        loop = importlib.import_module(f"prime_train.trainer.loops.{'grpo' if kind == 'rl' else 'pretrain'}")
+        name = "replicated" if replicated else "grpo" if kind == "rl" else "pretrain"
+        loop = importlib.import_module(f"prime_train.trainer.loops.{name}")
     finally:
         gc.enable()
     gc.freeze()
@@ -74,7 +81,8 @@ def _end(exit_code: int) -> None:
     """Exit the process. After a failure of one of several ranks, do not wait for a save: it would wait for them."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if exit_code and read_ranks(os.environ).size > 1:
+    # A replica has waited for its saves, and a thread of torchft may wait for a lighthouse that is gone.
+    if (exit_code and read_ranks(os.environ).size > 1) or read_replica(os.environ) is not None:
         os._exit(exit_code)
     sys.exit(exit_code)  # waits for a running save, which may be the newest checkpoint
 

@@ -41,6 +41,28 @@ def read_ranks(environment: Mapping[str, str]) -> Ranks:
     return Ranks(machines.rank * local_size + local_rank, machines.count * local_size, local_rank, local_size, machines)
 
 
+REPLICA_ENV, REPLICAS_ENV = "PRIME_TRAIN_REPLICA", "PRIME_TRAIN_REPLICAS"
+RESTART_ENV = "PRIME_TRAIN_REPLICA_RESTART"  # how often this replica was started again in the attempt
+
+
+@dataclass(slots=True)
+class Replica:
+    """One of the groups of processes that outlive each other. `leads`: it writes for all of them, by the quorum."""
+
+    number: int
+    count: int
+    restarts: int = 0
+    leads: bool = False
+
+
+def read_replica(environment: Mapping[str, str]) -> Replica | None:
+    """The replica of this process; None without replicas. Before the first quorum the first one leads."""
+    if REPLICA_ENV not in environment:
+        return None
+    number, count, restarts = (int(environment.get(name, "0")) for name in (REPLICA_ENV, REPLICAS_ENV, RESTART_ENV))
+    return Replica(number, count, restarts, leads=number == 0 and restarts == 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     run: RunSpec
@@ -49,15 +71,21 @@ class Attempt:
     resume_step: int  # 0 = no checkpoint
     events: EventLog
     rank: int
+    replica: Replica | None = None  # None without replicas
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes what holds for all: it is rank 0, and of the replica that leads."""
+        return self.rank == 0 and (self.replica is None or self.replica.leads)
 
     def emit(self, event: Event) -> None:
-        """Write an event that holds for all ranks; only rank 0 writes it."""
-        if self.rank == 0:
+        """Write an event that holds for all ranks; only one writes it."""
+        if self.leads:
             self.events.append(event)
 
     def take_save_request(self) -> bool:
         """Whether a save is requested. Rank 0 removes the file and votes for all, so one request is one save."""
-        if self.rank != 0:
+        if not self.leads:
             return False
         with suppress(OSError):
             self.run_dir.save_request(self.number).unlink()

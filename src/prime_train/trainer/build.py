@@ -144,7 +144,7 @@ def join(attempt: Attempt) -> tuple[Device, parallel.World]:
         block_changes.require_fp8(device)
     if run.precision.tf32 and device.torch.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    world = parallel.join(run.parallel.processes, device, run.parallel.collective_limit_s)
+    world = parallel.join(run.parallel.group_processes, device, run.parallel.collective_limit_s)
     seed.seed_all(run.run.seed, world.rank)
     return device, world
 
@@ -211,7 +211,10 @@ def announce(attempt: Attempt, training: Training, classes: int) -> None:
         vocab_size=classes,
         resume_step=attempt.resume_step,
     )
-    attempt.events.append(started)
+    if attempt.replica is None:
+        attempt.events.append(started)
+    else:
+        attempt.emit(started)
     attempt.emit(Phase(attempt.number, "train"))
 
 
@@ -251,7 +254,7 @@ def load_run_tokenizer(run: RunSpec, run_dir: RunDir) -> LoadedTokenizer:
 def keep_tokenizer(attempt: Attempt, tokenizer: LoadedTokenizer) -> None:
     """Copy a tokenizer that was trained on the data into the run's directory, on rank 0, once per tokenizer."""
     folder = attempt.run_dir.tokenizer
-    if attempt.rank != 0 or attempt.run.tokenizer.path is not None:
+    if not attempt.leads or attempt.run.tokenizer.path is not None:
         return
     content = {file.name: outside.read_bytes(file, outside.MODEL_BYTES) for file in tokenizer.files}
     if any(_read(folder / name) != text for name, text in content.items()):

@@ -93,7 +93,7 @@ class LiveSettings:
 
     def resume(self, saved: Iterable[dict[str, Any]], planned: Iterable[PlannedStep]) -> None:
         """Put in force what a checkpoint holds, and schedule what a dead attempt had put in force after it."""
-        found = tuple(PlannedStep(int(one["step"]), parse_plan(one["plan"], one["plan"]["version"])) for one in saved)
+        found = _parse_steps(saved)
         if found:
             self._put_in_force(found)
             self._report(found[-1])
@@ -101,10 +101,14 @@ class LiveSettings:
             self._restore_files(found)
         self._planned.extend(one for one in planned if one.plan.version > self.version)
 
+    def agreed_position(self) -> list[dict[str, Any]]:
+        """What all ranks have agreed on for steps to come, for a replica that joins them: JSON-able."""
+        return [_describe_step(one) for one in self._planned]
+
     def _put_in_force(self, plans: tuple[PlannedStep, ...]) -> None:
         self._in_force = plans
         self._next_path = str(plan_path(self.folder, self.version + 1))
-        self.position = [{"step": one.step, "plan": asdict(one.plan)} for one in plans]
+        self.position = [_describe_step(one) for one in plans]
         self.attempt = replace(self.attempt, run=overlay(self._config, (one.plan for one in plans)))
 
     def _restore_files(self, plans: Iterable[PlannedStep]) -> None:
@@ -124,7 +128,9 @@ class LiveSettings:
             return None
         try:
             plan = read_plan(self.folder, version)
-            with_values(self._config, plan.values)
+            data = with_values(self._config, plan.values).data
+            if not set(data.transforms) <= set(data.allowed_transforms):
+                raise ValueError("data.transforms names code that the config does not allow")
         except OSError as error:  # a full table of files, or a file server that restarts: the next step looks again
             if version != self._unread:
                 self._unread = version
@@ -137,18 +143,35 @@ class LiveSettings:
         return plan
 
 
-def open_settings(attempt: Attempt, world: World, saved: list[dict[str, Any]], behind_steps: int) -> LiveSettings:
+def open_settings(
+    attempt: Attempt,
+    world: World,
+    saved: list[dict[str, Any]],
+    behind_steps: int,
+    agreed: list[dict[str, Any]] | None = None,
+) -> LiveSettings:
     """The settings in force at the first step of an attempt. Called by every rank. Raises UserError.
 
-    `saved`: the position in the checkpoint.
+    `saved`: the position in the checkpoint. `agreed`: what `agreed_position` returned in another replica at that step.
     """
     named = os.environ.get(FOLDER_ENV)
     folder = Path(named) / f"rank{world.rank}" if named else attempt.run_dir.settings
     live = LiveSettings(attempt, world.size, behind_steps, folder, attempt.run)
+    if agreed is not None:
+        live.resume(saved, _parse_steps(agreed))
+        return live
     # Rank 0 alone reads the schedule, so that no two ranks can have another one.
     planned = world.share(_read_planned(attempt) if attempt.rank == 0 else None)
     live.resume(saved, planned or ())
     return live
+
+
+def _describe_step(one: PlannedStep) -> dict[str, Any]:
+    return {"step": one.step, "plan": asdict(one.plan)}
+
+
+def _parse_steps(steps: Iterable[dict[str, Any]]) -> tuple[PlannedStep, ...]:
+    return tuple(PlannedStep(int(one["step"]), parse_plan(one["plan"], one["plan"]["version"])) for one in steps)
 
 
 def _read_planned(attempt: Attempt) -> list[PlannedStep]:

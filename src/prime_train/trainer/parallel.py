@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,20 @@ _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # set by a torchrun that serves t
 Value = TypeVar("Value")
 
 
+class NotCommittedError(Exception):
+    """A replica was lost in the step, so no weight has changed and the step is to be repeated."""
+
+
+class Between(Protocol):
+    """The connection of this replica to the others. Each step has one set of replicas that take part in it."""
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Sum each tensor over the replicas, in place. After a loss the values mean nothing, and `commit` raises."""
+
+    def commit(self) -> None:
+        """Raise NotCommittedError if a sum of this step has failed. Called once in a step, by every rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """The processes of one attempt. Gloo groups: `saving` for set-up and checkpoints, `waiting` for `wait_long`."""
@@ -43,6 +57,7 @@ class World:
     local_rank: int = 0  # among the processes of this machine
     local_size: int = 1
     waiting: dist.ProcessGroup | None = None
+    between: Between | None = None  # None without replicas
 
     @property
     def machine(self) -> int:
@@ -67,6 +82,28 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def sum_step(self, values: Tensor) -> Tensor:
+        """`values` summed over the processes and over the replicas of the step, in place."""
+        self.sum(values)
+        if self.between is not None:
+            self.between.sum([values])
+        return values
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        """Sum the gradients over the replicas of the step, in place. The processes of one have summed theirs."""
+        if self.between is None:
+            return
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        for weight in weights:
+            if weight.grad is None:  # each replica must sum the same tensors
+                weight.grad = torch.zeros_like(weight)
+        self.between.sum([weight.grad for weight in weights if weight.grad is not None])
+
+    def commit(self) -> None:
+        """Raise NotCommittedError where the step of the replicas has failed."""
+        if self.between is not None:
+            self.between.commit()
 
     def share(self, value: Value) -> Value:
         """The value of rank 0, on every rank, pickled. It may wait as long as torch's limit of a collective."""

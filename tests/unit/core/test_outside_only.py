@@ -64,6 +64,7 @@ ALLOWED = {
     "facts/prime_rl_program.py": (1, STDIN),
     "live_checkpoint.py": (1, "in the process of the training: files that it syncs"),
     "live_report.py": (1, "in the process of the training: its own file"),
+    "facts/transforms_program.py": (1, STDIN),
     "live_plans.py": (2, "in the process of the training: what its supervisor wrote"),
     "models/read/architectures_program.py": (1, PACKAGE),
     "models/read/chat_template_program.py": (1, STDIN),

@@ -60,6 +60,7 @@ GOOD_MACHINE = Facts(
     interpreter=Interpreter("/venv/bin/python", "3.12.3", (("torch", "2.13.0"),), torch_cuda="13.0"),
     part_packages=(),
     tasksets=(),
+    transforms=(),
     busy_ports=(),
     hub=(),
     wandb=None,

@@ -156,6 +156,15 @@ def test_a_file_that_is_no_plan_is_not_applied(tmp_path: Path, content: str) -> 
     assert not live.has_next()
 
 
+@pytest.mark.parametrize(("name", "is_allowed"), [("cleaning:lower", True), ("os:system", False)])
+def test_a_plan_adds_only_code_that_the_config_allows(tmp_path: Path, name: str, is_allowed: bool) -> None:
+    run = replace(RUN, data=replace(RUN.data, allowed_transforms=("cleaning:lower",)))
+    attempt = attempt_in(tmp_path, run=run)
+    write_plan(attempt.run_dir.settings, replace(plan(1), values={"data.transforms": [name]}))
+    live = open_settings(attempt, World(0, 1), [], 0)
+    assert live.has_next() is is_allowed
+
+
 @pytest.mark.parametrize("content", ["", "{}", '{"applied": [1]}', '{"applied": [[1, 9]]}'])
 def test_changes_of_an_earlier_attempt_that_cannot_be_read_end_the_attempt(tmp_path: Path, content: str) -> None:
     run_dir = RunDir(tmp_path)

@@ -16,7 +16,9 @@ def batch_not_divisible(run: RunSpec) -> Problems:
 
     every process takes the same number of whole micro-batches, so a remainder has no place
 
-    Source: trainer/data/packing.py, which deals whole micro-batches to the ranks.
+    Replicas divide the rows of a step by how many of them are there, and the last micro-batch of each is a part.
+
+    Source: trainer/data/packing.py, which deals whole micro-batches to the ranks; trainer/replicas/division.py.
 
     Bad:
         [batch]
@@ -42,9 +44,16 @@ def batch_not_divisible(run: RunSpec) -> Problems:
         [batch]
         micro_batch = 8
         global_batch = 96
+    Good:
+        [parallel]
+        processes = 3
+        replicas = 3
+        [batch]
+        micro_batch = 8
+        global_batch = 64
     """
     batch = run.batch
-    if _contradicts(run) or (batch.global_batch is None and _is_ragged(run)):
+    if run.parallel.replicas or _contradicts(run) or (batch.global_batch is None and _is_ragged(run)):
         return
     unit = batch.micro_batch * run.parallel.processes
     if global_batch(run) % unit:

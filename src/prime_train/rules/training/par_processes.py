@@ -18,7 +18,7 @@ SHARED_GPU_FRACTION = 0.7  # the most that vLLM may take of a GPU that it shares
 
 @rule("PAR001", Severity.ERROR)
 def layout_does_not_fill_processes(run: RunSpec) -> Problems:
-    """dp_replicate x dp_shard must be the number of processes.
+    """dp_replicate x dp_shard must be the number of processes, or of those of one of parallel.replicas.
 
     every process has one place in the mesh: the launch fails when some have none
 
@@ -40,20 +40,22 @@ def layout_does_not_fill_processes(run: RunSpec) -> Problems:
         dp_shard = 2
     """
     layout = run.parallel
+    groups, in_group = max(1, layout.replicas), layout.group_processes
+    named = "`parallel.processes`" if groups == 1 else f"`parallel.processes` / {groups} replicas:"
     if layout.dp_replicate is not None:
         product = layout.dp_replicate * layout.dp_shard
-        if product != layout.processes:
+        if product != in_group:
             yield suggest(
                 "parallel.processes",
                 f"`parallel.dp_replicate` {layout.dp_replicate} x `parallel.dp_shard` {layout.dp_shard} = {product}, "
-                f"not {layout.processes}",
-                product,
+                f"not {in_group}",
+                product * groups,
             )
-    elif layout.processes % layout.dp_shard:
+    elif in_group % layout.dp_shard:
         yield suggest(
             "parallel.dp_shard",
-            f"`parallel.processes` {layout.processes} do not divide by {layout.dp_shard}",
-            math.gcd(layout.processes, layout.dp_shard),
+            f"{named} {in_group} do not divide by {layout.dp_shard}",
+            math.gcd(in_group, layout.dp_shard),
         )
 
 

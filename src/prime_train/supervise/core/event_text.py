@@ -148,6 +148,13 @@ def _describe_trainer(event: Event) -> str:
             return f"checkpoint of step {step} deleted: {reason}"
         case events.CheckpointUnreadable(step=step, reason=reason):
             return f"checkpoint of step {step} cannot be loaded: {reason}"
+        case events.ReplicasJoined(step=step, members=members, replicas=replicas):
+            return f"after step {step} train {len(members)} of {replicas} replicas: {', '.join(members)}"
+        case events.ReplicaLost(replica=replica, step=step, what=what, restart_s=restart_s):
+            again = f"starts again in {restart_s:.0f} s" if restart_s else "starts again"
+            return f"replica {replica} was lost after step {step} and {again}: {what}"
+        case events.LighthouseLost(what=what):
+            return f"the lighthouse of the replicas was lost and another one started: {what}"
         case _:
             return ""
 

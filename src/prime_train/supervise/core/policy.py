@@ -22,6 +22,7 @@ from prime_train.supervise.watches.hang import silence_limits
 NEVER_RETRIED = frozenset({"config", "data", "auth", "bug", "disk", "env", "oom"})
 _IDLE_WAIT_S = 60.0
 SAVE_FACTOR = 1.2  # saves to a network disk vary
+_REPLICAS_FACTOR = 4.0
 SUSPECT_S = 7.0  # before the deadline, because the check of what the processes do takes some seconds
 
 
@@ -34,6 +35,7 @@ class Policy:
     backoff_max_s: float = 60.0
     startup_limit_s: float = 900.0
     step_limit_s: float | None = None  # None = learned from the steps of the run
+    silence_factor: float = 1.0  # of a limit that is set
     slow_phase_limit_s: float = 1800.0
     stop_grace_s: float = 60.0
     term_grace_s: float = 5.0  # between SIGTERM and SIGKILL; the grace for a checkpoint has passed by then
@@ -59,6 +61,8 @@ def build_policy(run: RunSpec, program: Program) -> Policy:
     """The policy of a config, within the abilities of its program."""
     settings = run.prime_train
     shrinks = settings.recovery.on_oom == "shrink" and program.shrinks
+    # The launcher of replicas ends the one that hangs, and the others need some seconds to go on.
+    silence_factor = _REPLICAS_FACTOR if run.parallel.replicas else 1.0
     return Policy(
         stops_by_file=program.stops_by_file,
         stop_signal=program.stop_signal,
@@ -72,7 +76,8 @@ def build_policy(run: RunSpec, program: Program) -> Policy:
         backoff_s=settings.restart.backoff_s,
         backoff_max_s=settings.restart.backoff_max_s,
         startup_limit_s=settings.heartbeat.startup_limit_s,
-        step_limit_s=settings.heartbeat.step_limit_s,
+        step_limit_s=_scale_limit(settings.heartbeat, silence_factor),
+        silence_factor=silence_factor,
         slow_phase_limit_s=settings.heartbeat.slow_phase_limit_s,
         silence_floor_s=silence_limits.FLOOR_S if run.parallel.machines == 1 else silence_limits.SEVERAL_FLOOR_S,
         stop_grace_s=settings.stop_grace_s,
@@ -84,9 +89,13 @@ def change_limits(policy: Policy, heartbeat: Heartbeat) -> Policy:
     return replace(
         policy,
         startup_limit_s=heartbeat.startup_limit_s,
-        step_limit_s=heartbeat.step_limit_s,
+        step_limit_s=_scale_limit(heartbeat, policy.silence_factor),
         slow_phase_limit_s=heartbeat.slow_phase_limit_s,
     )
+
+
+def _scale_limit(heartbeat: Heartbeat, factor: float) -> float | None:
+    return None if heartbeat.step_limit_s is None else heartbeat.step_limit_s * factor
 
 
 def list_smaller_micro_batches(run: RunSpec) -> tuple[int, ...]:

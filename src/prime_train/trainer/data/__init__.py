@@ -8,6 +8,10 @@ buffer number and a row in it give the run's exact position, for any number of w
 of nine sources with ten million documents each takes 0.07 s and no memory, and by tables 25 s and 690 MiB. A position
 has the order's version, and a run that began with tables keeps them.
 
+A buffer is also the unit of a change while the run trains: other probabilities or transformations hold from the next
+buffer on, which is fixed by the step of the change, whatever the workers have packed in advance. A position has the
+transformations of its buffer. Documents that were changed have tokens of their own in the cache.
+
 Packing needs only document lengths, so a buffer is a plan of rows without tokens, and each rank reads the tokens of the
 rows that it trains on. Claims and parts of the cache are held by open-file-description locks, which the kernel drops
 when a process ends. Measured (`bench/feed.py`): eight ranks tokenise at most 1.112 times what they train on; after a

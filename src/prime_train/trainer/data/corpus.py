@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prime_train.core import outside
+from prime_train.core.errors import UserError
 from prime_train.core.installation import cache_path
 from prime_train.core.rundir import write_atomic
 from prime_train.spec import RunSpec, Source
@@ -31,6 +32,7 @@ from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.token_files import open_token_files
 from prime_train.trainer.data.token_parts import TokenParts
 from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, TokenSource
+from prime_train.trainer.data.transforms import Transforms, change_documents
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 
@@ -79,13 +81,26 @@ DocumentStart = Literal["none", "eos"]  # data.document_start
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """One source. `hash_content`: makes the hash of all tokens, which is the identity in earlier versions."""
+    """One source. `hash_content`: makes the hash of all tokens, which is the identity in earlier versions.
+
+    `open_changed`: the tokens of the documents after transformations; None where the source has no documents of text.
+    """
 
     identity: str  # must be the same in a resumed run
     train: Integers
     held_out: Integers
     source: TokenSource
     hash_content: Callable[[], str] | None = None
+    open_changed: Callable[[Transforms], TokenSource] | None = None
+
+    def change(self, transforms: Transforms) -> Corpus:
+        """The same documents after transformations. Raises UserError where they have no text."""
+        if not transforms:
+            return self
+        if self.open_changed is None:
+            why, fix = "ready-made tokens and chats have no text to change", "take data.transforms out"
+            raise UserError("a source has no documents of text", "data.transforms", why, fix)
+        return replace(self, source=self.open_changed(transforms))
 
     def identify_as(self, before: str | None) -> str:
         """The identity, of the same kind as that of an earlier position: a hash of the content has 64 digits."""
@@ -134,10 +149,19 @@ def _open(run: RunSpec, number: int, tokenizer: LoadedTokenizer) -> Corpus:
     split = draws.split(about.count, ratio, seed, number, about.held_out)
     hash_content = partial(_hash_content, source, origin.name)
     started = _start(source, start, tokenizer, bool(about.held_out))
+
+    def open_changed(transforms: Transforms) -> TokenSource:
+        versions = [[one.name, one.version] for one in transforms]
+        opener = lambda: change_documents(open_documents(origin, ratio), transforms, origin.name)  # noqa: E731
+        changed, about = _open_tokens(origin.name, [*key, versions], opener, tokenizer, ratio)
+        changed.open()
+        return _start(changed, start, tokenizer, bool(about.held_out))
+
     if origin.size_bytes <= WHOLE_BYTES or about.held_out:
-        return Corpus(hash_content(), *split, started)
+        return Corpus(hash_content(), *split, started, open_changed=open_changed)
     source.open()
-    return Corpus(cache.digest([origin.identity, tokenizer.fingerprint]), *split, started, hash_content)
+    identity = cache.digest([origin.identity, tokenizer.fingerprint])
+    return Corpus(identity, *split, started, hash_content, open_changed)
 
 
 def _open_tokens(

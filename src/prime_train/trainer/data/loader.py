@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
@@ -28,6 +28,7 @@ from prime_train.trainer.data.corpus import Corpus, Integers, Tokens
 from prime_train.trainer.data.order import BufferPlan, DocumentOrder
 from prime_train.trainer.data.packing import Bins, Rows, lay_out, pack
 from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, sum_made
+from prime_train.trainer.data.transforms import Transforms
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -66,6 +67,15 @@ class Buffers:
     seed: int
     ctx_tokens: int
     padding: int
+    transforms: Transforms = ()  # of the documents in `corpora`
+
+    @property
+    def transform_names(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.transforms)
+
+    def change(self, transforms: Transforms) -> Buffers:
+        """The same for documents after transformations."""
+        return replace(self, corpora=tuple(one.change(transforms) for one in self.corpora), transforms=transforms)
 
     def make_own(self, plan: BufferPlan, share: Share) -> None:
         """Tokenise this process's share of the documents of a buffer."""
@@ -141,9 +151,10 @@ class Loader:
         self._made_before = NOTHING  # by workers that are replaced
         self._start(make_plans, workers)
 
-    def restart(self, make_plans: MakePlans, workers: int) -> None:
-        """Go on with another number of workers. What the former ones have tokenised stays in the cache."""
+    def restart(self, make_plans: MakePlans, workers: int, buffers: Buffers) -> None:
+        """Go on with other workers, plans or corpora. What the former ones have tokenised stays in the cache."""
         self._made_before = self.made()
+        self._buffers = buffers
         self.close()
         self._start(make_plans, workers)
 

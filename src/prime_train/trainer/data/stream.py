@@ -12,9 +12,9 @@ import itertools
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,14 +26,49 @@ from prime_train.trainer.data import order
 from prime_train.trainer.data.corpus import Corpus, gather_held_out, open_corpora
 from prime_train.trainer.data.loader import Buffer, Buffers, Loader, MakePlans, plans
 from prime_train.trainer.data.order import BufferPlan, DocumentOrder
-from prime_train.trainer.data.packing import fill, join, pack, to_batch
+from prime_train.trainer.data.packing import Rows, fill, join, pack, to_batch
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
-from prime_train.trainer.data.tokenised import Made, Share, sum_made
+from prime_train.trainer.data.tokenised import NOTHING, Made, Share, sum_made
+from prime_train.trainer.data.transforms import choose, load_transforms, restore
 from prime_train.trainer.data.worker_count import AutoWorkers
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 Probs = tuple[float, ...] | None
+
+
+class BufferPart(NamedTuple):
+    """Rows [start, stop) of a buffer, with the reader of that buffer: the next one may have other transformations."""
+
+    reader: Buffers
+    buffer: Buffer
+    start: int
+    stop: int
+
+    def read(self, begin: int, end: int) -> Rows:
+        """The rows [begin, end) of this part."""
+        return self.reader.read(self.buffer, self.start + begin, self.start + end)
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRows:
+    """Rows that a stream has stepped over. Tokens are read when they are needed."""
+
+    parts: tuple[BufferPart, ...]
+
+    def read(self, rows: range) -> MicroBatch:
+        """The rows at these places, from 0."""
+        found, first = [], 0
+        for part in self.parts:
+            begin, end = max(rows.start - first, 0), min(rows.stop - first, part.size)
+            if begin < end:
+                found.append(part.read(begin, end))
+            first += part.size
+        return to_batch(join(found))
 
 
 def prepare(run: RunSpec) -> LoadedTokenizer:
@@ -85,7 +120,16 @@ class TrainStream:
         self._order = DocumentOrder(run.run.seed, counts, self._drawn_by, run.data.pack_buffer_docs, self._version)
         self._by_tokens = run.data.sampling_unit == "tokens" and self._drawn_by is not None
         self._most_empty_buffers = 2 * sum(counts) // self._order.buffer_docs  # enough to contain every document
-        self._reader = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
+        # Here, because workers are forked: they find the modules that a later change may use.
+        self._allowed = load_transforms(run.data.allowed_transforms)
+        self._unchanged = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
+        self._made_before = NOTHING  # by readers of earlier buffers
+        # The buffer of a position is made again as it was, also where the transformations have changed since.
+        saved = None if position is None else position.get("transforms", ())
+        transforms = choose(self._allowed, run.data.transforms) if saved is None else restore(self._allowed, saved)
+        self._reader = self._next_reader = self._unchanged.change(
+            transforms
+        )  # of the present buffer, and of later ones
         planned = self._plan(self._number, self._cursors, self._tokens)
         self._share = share or Share(rank, world_size)
         self._auto: AutoWorkers | None = None  # measures, where it chooses the workers
@@ -93,6 +137,8 @@ class TrainStream:
         self._buffers = Loader(self._reader, planned, self._choose_workers(run), self._share)
         # Ends the workers when it is called, when the stream is garbage-collected, or at exit.
         self.close = weakref.finalize(self, self._buffers.close)
+        if run.data.transforms != self._next_reader.transform_names:
+            self.take_settings(run)
 
     def _choose_workers(self, run: RunSpec) -> int:
         workers = run.data.loader_workers
@@ -100,10 +146,10 @@ class TrainStream:
         return self._auto.first_workers() if self._auto is not None else int(workers)
 
     def take_settings(self, run: RunSpec) -> None:
-        """Go on with the micro-batch of `run` at once, with its workers and probabilities from the next buffer on."""
+        """Go on with the micro-batch of `run` at once, with what else it has for the data from the next buffer on."""
         self._micro_batch = run.batch.micro_batch
-        probs, wanted = run.data.sampling_probs, run.data.loader_workers
-        if (probs, wanted) == (self._order.probs, self._wanted_workers):
+        probs, wanted, names = run.data.sampling_probs, run.data.loader_workers, run.data.transforms
+        if (probs, wanted, names) == (self._order.probs, self._wanted_workers, self._next_reader.transform_names):
             return
         workers = self._buffers.workers
         if wanted != self._wanted_workers:
@@ -113,7 +159,9 @@ class TrainStream:
         if probs != self._order.probs:
             self._order = replace(self._order, probs=probs)
             self._by_tokens = run.data.sampling_unit == "tokens" and probs is not None
-        self._buffers.restart(self._plan_next(), workers)
+        if names != self._next_reader.transform_names:
+            self._next_reader = self._unchanged.change(choose(self._allowed, names))
+        self._buffers.restart(self._plan_next(), workers, self._next_reader)
 
     def next_micro_batch(self) -> MicroBatch:
         """This rank's part of the next micro-batch of all ranks. Reads the tokens of these rows alone."""
@@ -121,7 +169,7 @@ class TrainStream:
             return self._next_micro_batch()
         if workers := self._auto.enter(self._buffers):
             # From the next buffer on, because this one is packed already.
-            self._buffers.restart(self._plan_next(), workers)
+            self._buffers.restart(self._plan_next(), workers, self._next_reader)
         batch = self._next_micro_batch()
         self._auto.pace.leave()
         return batch
@@ -129,9 +177,13 @@ class TrainStream:
     def _next_micro_batch(self) -> MicroBatch:
         # Each rank steps over the rows of the others without reading them, so all ranks have one position.
         self._advance(self._rank * self._micro_batch)
-        rows = [self._reader.read(*part) for part in self._advance(self._micro_batch)]
+        rows = [part.read(0, part.size) for part in self._advance(self._micro_batch)]
         self._advance((self._world_size - 1 - self._rank) * self._micro_batch)
         return to_batch(join(rows))
+
+    def take(self, count: int) -> TakenRows:
+        """The next `count` rows of the stream, of which any part can be read, also more than once."""
+        return TakenRows(tuple(self._advance(count)))
 
     def position(self) -> dict[str, Any]:
         """The position after the rows that all ranks have used: JSON-able, the same on every rank."""
@@ -140,6 +192,8 @@ class TrainStream:
             position["tokens"] = [*self._tokens]
         if self._drawn_by != self._config_probs:
             position["probs"] = None if self._drawn_by is None else [*self._drawn_by]
+        if self._reader.transforms:
+            position["transforms"] = [[one.name, one.version] for one in self._reader.transforms]
         if self._version != order.TABLE:  # a position of an earlier version has no number
             position["order"] = self._version
         return position
@@ -151,17 +205,17 @@ class TrainStream:
 
     def made(self) -> Made:
         """What this rank and the workers of it have tokenised of the buffers that it took."""
-        return sum_made([self._reader.made(), self._buffers.made()])
+        return sum_made([self._made_before, self._reader.made(), self._buffers.made()])
 
-    def _advance(self, count: int) -> list[tuple[Buffer, int, int]]:
-        """The next rows: (buffer, start, stop) for each buffer that has some of them."""
-        parts: list[tuple[Buffer, int, int]] = []
+    def _advance(self, count: int) -> list[BufferPart]:
+        """The next rows, by the buffers that have some of them."""
+        parts: list[BufferPart] = []
         while count > 0:
             if self._buffer is None or self._row == len(self._buffer):
                 self._take_buffer()
                 continue
             stop = min(self._row + count, len(self._buffer))
-            parts.append((self._buffer, self._row, stop))
+            parts.append(BufferPart(self._reader, self._buffer, self._row, stop))
             count -= stop - self._row
             self._row = stop
         return parts
@@ -169,7 +223,7 @@ class TrainStream:
     def _plan(self, number: int, cursors: tuple[int, ...], tokens: tuple[int, ...]) -> MakePlans:
         """What yields the plans from buffer `number` on."""
         if self._by_tokens:
-            return partial(plan_by_tokens, self._order, self._reader.corpora, number, cursors, tokens)
+            return partial(plan_by_tokens, self._order, self._next_reader.corpora, number, cursors, tokens)
         return partial(plans, self._order, number, cursors)
 
     def _plan_next(self) -> MakePlans:
@@ -198,6 +252,8 @@ class TrainStream:
         self._number, self._cursors, self._buffer = buffer.number, buffer.cursors, buffer
         self._tokens = buffer.tokens
         self._drawn_by = self._order.probs
+        if self._reader is not self._next_reader:
+            self._made_before, self._reader = sum_made([self._made_before, self._reader.made()]), self._next_reader
 
 
 TEXT = "text and tokenizer"

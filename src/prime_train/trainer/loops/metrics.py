@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # they import torch, and a stand-in for the loop writes metri
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no link, no wait at a pipe
 _PROGRESS_INTERVAL_S = 0.3
+_LINES_KEPT = 64  # a leader is replaced within a few steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +90,18 @@ class Metrics:
         self._written_s = 0.0
         self._pending: Progress | None = None
         self._file: int | None = None
-        if attempt.rank == 0:
+        # Of a replica that does not lead: the leader may be lost before it has written the line of a step.
+        self._unwritten: deque[StepMetrics] = deque(maxlen=_LINES_KEPT)
+        self._written_step = 0  # by the leader before
+        if attempt.rank == 0 and attempt.replica is None:
             drop_after(attempt.run_dir.metrics, attempt.resume_step)
             self._file = os.open(attempt.run_dir.metrics, _APPEND, 0o644)
 
     def add(self, line: StepMetrics, *more: Any, reward: float | None = None) -> None:
         """`more`: dataclasses whose fields are further columns; None has none. `reward` is for the progress."""
-        if self._file is None:
+        if self._attempt.replica is not None:
+            self._follow_leader(line)
+        if self._file is None or line.step <= self._written_step:
             return
         values: dict[str, Any] = {}
         for part in (line, *more):
@@ -107,6 +114,21 @@ class Metrics:
         self._pending = Progress(self._attempt.number, line.step, *figures, grad_norm=line.grad_norm)
         if time.monotonic() - self._written_s >= _PROGRESS_INTERVAL_S:
             self.flush()
+
+    def _follow_leader(self, line: StepMetrics) -> None:
+        """Open the file where this replica leads from this step on, and write what the leader before did not."""
+        if not self._attempt.leads:
+            self.close()
+            self._pending = None
+            self._unwritten.append(line)
+        elif self._file is None:
+            self._file = os.open(self._attempt.run_dir.metrics, _APPEND, 0o644)
+            # A leader that was lost may have written a step that the others repeat.
+            self._written_step = last_step(self._attempt.run_dir.metrics)
+            for earlier in self._unwritten:
+                if self._written_step < earlier.step < line.step:
+                    write_all(self._file, json.dumps(_values(earlier), allow_nan=False).encode() + b"\n")
+            self._unwritten.clear()
 
     def _reopen_lost(self, file: int, step: int) -> int:
         """The open file, or another one where metrics.jsonl was deleted or replaced, which an alarm says then."""
@@ -168,6 +190,14 @@ def drop_after(path: Path, step: int) -> None:
     kept = [line for line in lines if 0 < _step_of(line) <= step]
     if len(kept) < len(lines):
         write_atomic(path, "".join(kept))
+
+
+def last_step(path: Path) -> int:
+    """The step of the last whole line; 0 where there is none. Raises OSError."""
+    with outside.open_regular(path, path.parent) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - outside.MARK_BYTES))
+        lines = file.read(outside.MARK_BYTES).decode("utf-8", "replace").splitlines(keepends=True)
+    return next((step for line in reversed(lines) if (step := _step_of(line))), 0)
 
 
 def _step_of(line: str) -> int:

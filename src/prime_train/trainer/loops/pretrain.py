@@ -54,7 +54,7 @@ def choose_load(kind: str) -> LoadWork:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class Opened:
     """The work of a run, with what it has opened for this attempt."""
 
     work: Work[Any]
@@ -66,7 +66,7 @@ class _Opened:
 def train(attempt: Attempt, stop: StopFlag, load: LoadWork) -> None:
     """Train until max_steps; when `stop` is requested, save a checkpoint and end early."""
     with stop.exit_on_stop(lambda: attempt.emit(TrainerStopped(attempt.number, attempt.resume_step))):
-        opened = _open(attempt, load)
+        opened = open_work(attempt, load)
     try:
         _train(attempt, opened, stop)
     finally:
@@ -74,7 +74,7 @@ def train(attempt: Attempt, stop: StopFlag, load: LoadWork) -> None:
             evaluation.close()
 
 
-def _open(attempt: Attempt, load: LoadWork) -> _Opened:
+def open_work(attempt: Attempt, load: LoadWork) -> Opened:
     device, world = join(attempt)
     attempt.emit(Phase(attempt.number, "data" if attempt.run.run.kind == "audio" else "tokenizer"))
     work = load(attempt.run, world)
@@ -83,7 +83,7 @@ def _open(attempt: Attempt, load: LoadWork) -> _Opened:
     attempt.emit(Phase(attempt.number, "data"))
     rows = work.open_rows(world.rank, world.size, ready.reached.data or None)
     _refuse_other_data(rows, world)
-    return _Opened(work, ready, rows, work.open_evaluations(attempt, ready))
+    return Opened(work, ready, rows, work.open_evaluations(attempt, ready))
 
 
 def _refuse_other_data(rows: TrainRows[Any], world: parallel.World) -> None:
@@ -105,7 +105,7 @@ def count_micro_batches(run: RunSpec, step: int, ranks: int) -> int:
     return sequences // unit
 
 
-def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
+def _train(attempt: Attempt, opened: Opened, stop: StopFlag) -> None:
     work, ready, rows = opened.work, opened.ready, opened.rows
     training, checkpointer = ready.training, ready.checkpointer
     spans, behind_steps = training.spans, training.device.read_behind_steps

@@ -137,17 +137,20 @@ def launch_step(
     The weights do not change where the loss or the gradient norm is not finite or the norm is a spike on any rank. No
     line in here may wait for the device, which would be without work from then on (test_host_waits.py counts the
     waits). The loss is divided by the labelled tokens of all ranks, so any split of the same rows over micro-batches
-    and ranks gives the same gradient.
+    and ranks gives the same gradient. Raises NotCommittedError where a replica was lost; then nothing has changed but
+    the gradients.
     """
     began = time.perf_counter()
     world, spans = training.world, training.spans
     # Counted first, because the gradient of every micro-batch is divided by the tokens of all of them.
     counts = _count(micro_batches, votes, training.device.torch)  # (4,)
     with spans.span("communication"):
-        labelled, stops, plans, saves = world.sum(counts)  # () each
+        labelled, stops, plans, saves = world.sum_step(counts)  # () each
     if training.routers is not None:
         training.routers.begin(world.size / labelled)
     own_loss = _accumulate(training, micro_batches, labelled, compute_loss)  # ()
+    with spans.span("communication"):
+        world.sum_gradients(training.model)
     loss, grad_norm, limit, skip = _judge(training, own_loss)  # () each
     computed = time.perf_counter()
     # A save may still copy the weights, and it must have all of them from one step.
@@ -185,7 +188,9 @@ def _judge(training: Training, loss: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
         is_spike = ~(grad_norm <= limit) | grad_norm.isinf()  # (); also where it is nan
     # Every rank has to come to the same decision, because each changes its own copy or part of the weights.
     with training.spans.span("communication"):
-        loss, found = training.world.sum(torch.stack([loss, is_spike.to(loss)]))  # (), ()
+        loss, found = training.world.sum_step(torch.stack([loss, is_spike.to(loss)]))  # (), ()
+        # The last sum of the step: a step of which one sum has failed must change nothing.
+        training.world.commit()
     skip = (found > 0) | ~loss.isfinite()  # ()
     spikes.add_norm(grad_norm, skip)
     return loss, grad_norm, limit, skip

@@ -52,7 +52,7 @@ def delete_superseded(attempt: Attempt, step: int, undeletable: set[int]) -> Non
 
 def clear_unfinished(attempt: Attempt) -> None:
     """Delete what killed saves and deletions left, before the first step. Links are reported."""
-    if attempt.rank != 0:
+    if not attempt.leads:
         return
     root = attempt.run_dir.checkpoints
     for link in removal.list_links(root):

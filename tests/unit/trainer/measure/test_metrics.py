@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.events import AlarmRaised, Progress
+from prime_train.trainer.attempt import Replica
 from prime_train.trainer.loops.metrics import Metrics, StepMetrics, drop_after, step_metrics
 from prime_train.trainer.loops.spikes import StepResult
 from prime_train.trainer.loops.step import Training, adamw
@@ -131,6 +132,28 @@ def test_a_rank_beside_the_first_writes_nothing(tmp_path: Path) -> None:
     metrics.close()
     assert not run_dir.metrics.exists()
     assert tiny.events(run_dir) == []
+
+
+def test_each_step_has_one_line_while_the_lead_changes(tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path)
+    run_dir = tiny.prepare(tmp_path, run)
+    replicas = [Replica(number, 2, leads=number == 0) for number in range(2)]
+    metrics = [Metrics(replace(tiny.attempt(run_dir, run), replica=replica)) for replica in replicas]
+    for step in range(1, 4):
+        for one in metrics:
+            one.add(replace(LINE, step=step))
+    # The leader is lost after it wrote step 4, which the other one repeats; then it leads again, without step 6.
+    metrics[0].add(replace(LINE, step=4))
+    replicas[0].leads, replicas[1].leads = False, True
+    metrics[1].add(replace(LINE, step=4))
+    metrics[1].add(replace(LINE, step=5))
+    metrics[0].add(replace(LINE, step=5))
+    metrics[0].add(replace(LINE, step=6))
+    replicas[0].leads, replicas[1].leads = True, False
+    metrics[0].add(replace(LINE, step=7))
+    for one in metrics:
+        one.close()
+    assert [line["step"] for line in tiny.metrics(run_dir)] == list(range(1, 8))
 
 
 def test_a_resumed_attempt_drops_the_steps_it_takes_again(tmp_path: Path) -> None:

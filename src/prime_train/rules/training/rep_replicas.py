@@ -1,0 +1,250 @@
+"""Groups of processes that outlive each other, and what they do not go with. Pure: the facts are given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prime_train.core.findings import Problem, Severity
+from prime_train.core.installation import install_command
+from prime_train.rules.rule import Problems, facts_rule, known, must_be_installed, rule, suggest
+from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+
+@rule("REP001", Severity.ERROR)
+def replicas_do_not_divide(run: RunSpec) -> Problems:
+    """`replicas` must divide `processes`, and be no less than `min_replicas`.
+
+    every replica has the same number of processes, and a step waits until as many replicas are there
+
+    Source: trainer/attempt.py (a group has processes / replicas ranks); torchft, Manager (min_replica_size).
+
+    Bad:
+        [parallel]
+        processes = 4
+        replicas = 3
+    Bad:
+        [parallel]
+        processes = 4
+        replicas = 2
+        min_replicas = 3
+    Good:
+        [parallel]
+        processes = 4
+        replicas = 2
+    """
+    layout = run.parallel
+    if not layout.replicas:
+        return
+    if layout.processes % layout.replicas:
+        yield suggest(
+            "parallel.replicas",
+            f"`parallel.processes` {layout.processes} do not divide by {layout.replicas}",
+            max(each for each in range(1, layout.replicas + 1) if layout.processes % each == 0),
+        )
+    if layout.min_replicas > layout.replicas:
+        what = f"{layout.min_replicas} replicas are awaited, and `parallel.replicas` is {layout.replicas}"
+        yield suggest("parallel.min_replicas", what, layout.replicas, why="no step would ever be made")
+
+
+@rule("REP002", Severity.ERROR)
+def settings_of_replicas_alone(run: RunSpec) -> Problems:
+    """`min_replicas`, `sync_every`, `sync` and `with_replicas` need `replicas`.
+
+    without replicas nothing reads them, and all processes end together
+
+    `sync` alone decides nothing without `sync_every`.
+
+    Source: programs/bundled.
+
+    Bad:
+        [parallel]
+        processes = 4
+        min_replicas = 2
+    Bad:
+        [parallel]
+        processes = 4
+        sync_every = 10
+    Good:
+        [parallel]
+        processes = 4
+        replicas = 4
+        min_replicas = 2
+    """
+    layout = run.parallel
+    given = {
+        "parallel.min_replicas": layout.min_replicas if layout.min_replicas != 1 else None,
+        "parallel.sync_every": layout.sync_every or None,
+        "batch.with_replicas": run.batch.with_replicas if run.batch.with_replicas != "constant" else None,
+    }
+    for key, value in given.items():
+        if value is not None and not layout.replicas:
+            what = f"{value!r}, and `parallel.replicas` is 0"
+            yield suggest(key, what, None, fix="set `parallel.replicas`, or take it out")
+    if layout.sync != "local_sgd" and not layout.sync_every:
+        yield suggest("parallel.sync", f'"{layout.sync}", and `parallel.sync_every` is 0', None)
+
+
+@rule("REP003", Severity.ERROR)
+def replicas_do_not_go_with(run: RunSpec) -> Problems:
+    """Replicas train on text or chats, on one machine, without an engine.
+
+    an engine, environments and clips belong to rank 0 of the run, and every replica has a rank 0 of its own
+
+    Source: trainer/loops/grpo.py (rank 0 owns the engine), programs/bundled.
+
+    Bad (rl):
+        [[tasks]]
+        kind = "reverse-text"
+        [rl]
+        warmup_steps = 40
+        [parallel]
+        processes = 2
+        replicas = 2
+    Bad:
+        [parallel]
+        processes = 2
+        replicas = 2
+        machines = 2
+    Good:
+        [parallel]
+        processes = 2
+        replicas = 2
+    """
+    layout = run.parallel
+    if not layout.replicas or run.format != "run.toml":
+        return
+    if run.run.kind not in ("pretrain", "sft"):
+        yield suggest("parallel.replicas", f'{layout.replicas}, and `run.kind` is "{run.run.kind}"', 0)
+    elif run.server is not None or run.tasks:
+        has = "[inference]" if run.server is not None else "[[tasks]]"
+        yield suggest("parallel.replicas", f"{layout.replicas}, and the config has {has}", 0)
+    if layout.machines > 1:
+        why = "the replicas of a run are started by one supervisor, which starts processes of its machine alone"
+        what = f"{layout.replicas}, and `parallel.machines` is {layout.machines}"
+        yield suggest("parallel.replicas", what, 0, why=why)
+
+
+@rule("REP004", Severity.ERROR)
+def replicas_of_a_later_version(run: RunSpec) -> Problems:
+    """`sync_every`, a batch that changes, several processes in a replica, and experts are not built yet.
+
+    a replica is one process with the whole model, and each step sums the gradients over a batch that stays the same
+
+    Source: trainer/replicas.
+
+    Bad:
+        [parallel]
+        processes = 2
+        replicas = 2
+        sync_every = 10
+    Bad:
+        [parallel]
+        processes = 2
+        replicas = 2
+        [batch]
+        with_replicas = "sqrt"
+    Bad:
+        [parallel]
+        processes = 4
+        replicas = 2
+    Good:
+        [parallel]
+        processes = 2
+        replicas = 2
+    """
+    if run.parallel.replicas and run.parallel.sync_every:
+        yield suggest("parallel.sync_every", f"{run.parallel.sync_every}, which this version does not do", 0)
+    if run.parallel.replicas and run.batch.with_replicas != "constant":
+        what = f'"{run.batch.with_replicas}", which this version does not do'
+        yield suggest("batch.with_replicas", what, "constant")
+    if run.parallel.replicas and run.parallel.group_processes > 1:
+        what = f"{run.parallel.replicas}, and each would have {run.parallel.group_processes} processes"
+        yield suggest("parallel.replicas", what, run.parallel.processes)
+    if run.parallel.replicas and run.model.experts:
+        yield suggest("parallel.replicas", f"{run.parallel.replicas}, and `model.experts` is {run.model.experts}", 0)
+
+
+@facts_rule("REP005", Severity.ERROR, needs=("part_packages",))
+def torchft_not_installed(_run: RunSpec, facts: Facts) -> Problems:
+    """Replicas need the `replicas` extra in the interpreter of the trainer.
+
+    every replica ends at the import, before its first step
+
+    Source: trainer/replicas.
+
+    Bad:
+        [parallel]
+        processes = 2
+        replicas = 2
+        [[facts.part_packages]]
+        field = "parallel.replicas"
+        package = "torchft"
+        python = "/venv/bin/python"
+        fault = "it is not installed"
+    Good:
+        [parallel]
+        processes = 2
+        replicas = 2
+        [[facts.part_packages]]
+        field = "parallel.replicas"
+        package = "torchft"
+        python = "/venv/bin/python"
+    """
+    yield from must_be_installed(facts, "parallel.replicas", lambda _: install_command("replicas"))
+
+
+@facts_rule("REP006", Severity.ERROR, needs=("interpreter",))
+def torchft_with_this_torch(run: RunSpec, facts: Facts) -> Problems:
+    """The installed torchft must work with the installed torch.
+
+    the two share classes of torch that are no part of what it promises, so a pair works where it was tried
+
+    A pair that was never tried is a warning.
+
+    Source: registry/torchft.toml, each entry with its own source.
+
+    Bad:
+        [parallel]
+        processes = 2
+        replicas = 2
+        [facts.interpreter]
+        versions = [["torch", "2.13.0+cpu"], ["torchft", "0.1.1"]]
+    Bad:
+        [parallel]
+        processes = 2
+        replicas = 2
+        [facts.interpreter]
+        versions = [["torch", "2.19.0"], ["torchft", "0.2.0"]]
+    Good:
+        [parallel]
+        processes = 2
+        replicas = 2
+        [facts.interpreter]
+        versions = [["torch", "2.13.0+cpu"], ["torchft", "0.2.0"]]
+    """
+    from packaging.specifiers import SpecifierSet
+
+    from prime_train.registry.gpus import read_table
+
+    versions = dict(known(facts.interpreter).versions)
+    name = next((each for each in ("torchft", "torchft-nightly") if each in versions), "")
+    if not run.parallel.replicas or not name or "torch" not in versions:
+        return
+    pair = f"{name} {versions[name]} with torch {versions['torch']}"
+    for entry in read_table("torchft.toml")["known"]:
+        meant = ((entry["versions"], versions[name]), (entry["torch"], versions["torch"]))
+        if name == entry["package"] and all(SpecifierSet(one).contains(each, prereleases=True) for one, each in meant):
+            if not entry["works"]:
+                yield Problem(
+                    "parallel.replicas", f"{pair} does not work", install_command("replicas"), why=entry["why"]
+                )
+            return
+    yield Problem(
+        "parallel.replicas",
+        f"whether {pair} works is not known",
+        "try it in a short run: end a replica by hand, and see whether the others go on",
+        severity=Severity.WARNING,
+    )

@@ -1,0 +1,241 @@
+"""Trains with replicas that outlive each other: one flat loop in each of them, over the rows of a `Work`.
+
+Each turn joins a quorum, takes this replica's part of the step's rows, and changes the weights only if every sum of the
+step reached all replicas. Else the turn is made again with the same rows, over the replicas that are left. The replica
+that leads the quorum saves and reports. Shapes: B sequences, T positions.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prime_train.core.errors import UserError
+from prime_train.events import Phase, ReplicasJoined, TrainerStopped
+from prime_train.spec.answers import sequences_in_step
+from prime_train.spec.run import lr_ratio
+from prime_train.trainer.attempt import Attempt, Replica, StopFlag
+from prime_train.trainer.build import announce
+from prime_train.trainer.data.stream import TakenRows, TrainStream
+from prime_train.trainer.evaluation.evaluate import measure_all
+from prime_train.trainer.live_settings import LiveSettings, open_settings
+from prime_train.trainer.loops.after_step import StepReader, UnreadStep, adjust, end_early, finish, is_due
+from prime_train.trainer.loops.metrics import Metrics
+from prime_train.trainer.loops.pretrain import Opened, choose_load, open_work
+from prime_train.trainer.loops.spikes import spikes_from
+from prime_train.trainer.loops.step import Training, Votes, launch_step
+from prime_train.trainer.parallel import NotCommittedError
+from prime_train.trainer.replicas.division import cut, divide
+from prime_train.trainer.replicas.healing import State, load_training, read_training
+from prime_train.trainer.replicas.judge import DEFAULT_LIMIT_S
+from prime_train.trainer.replicas.life_sign import SignFile, folder_of, read_sign
+from prime_train.trainer.replicas.quorum import Quorum, QuorumSettings
+from prime_train.trainer.saves.checkpoint import TrainPosition
+
+_GATHER_LIMIT_S = 60.0
+_GATHER_TURN_S = 0.02
+
+
+def main(attempt: Attempt, stop: StopFlag) -> None:
+    """Train in this replica until max_steps; when `stop` is requested, end early."""
+    assert attempt.replica is not None
+    sign = SignFile(folder_of(attempt.run_dir, attempt.number), attempt.replica.number)
+    sign.write("setup", 0)
+
+    def leave() -> None:
+        attempt.emit(TrainerStopped(attempt.number, attempt.resume_step))
+        sign.write("done" if attempt.leads else "left", attempt.resume_step)
+
+    with stop.exit_on_stop(leave):
+        opened = open_work(attempt, choose_load(attempt.run.run.kind))
+        refuse(attempt, opened)
+    try:
+        _Member(attempt, attempt.replica, opened, sign).train(stop)
+    finally:
+        for evaluation in opened.evaluations:
+            evaluation.close()
+
+
+def refuse(attempt: Attempt, opened: Opened) -> None:
+    """UserError for what replicas cannot do."""
+    run = attempt.run
+    unable = {
+        "run.kind": run.run.kind not in ("pretrain", "sft"),
+        "parallel.processes": run.parallel.group_processes > 1 or run.parallel.machines > 1,
+        "parallel.sync_every": run.parallel.sync_every > 0,
+        "batch.with_replicas": run.batch.with_replicas != "constant",
+        "model.experts": opened.ready.training.routers is not None,
+    }
+    for key, is_refused in unable.items():
+        if is_refused:
+            what = f"parallel.replicas = {run.parallel.replicas} does not go with this {key}"
+            why = "a replica is one process that trains on text, and each step sums the gradients of all"
+            raise UserError(what, key, why, "parallel.replicas = 0, or another value of this key")
+
+
+@dataclass(slots=True)
+class _Seat:
+    """The training from one position on: another one after this replica has taken over the state of another one."""
+
+    training: Training
+    rows: TrainStream
+    live: LiveSettings
+    reader: StepReader
+    taken: TakenRows | None = None  # of the next step, where it was begun
+
+
+class _Member:
+    """One replica in the loop."""
+
+    def __init__(self, attempt: Attempt, replica: Replica, opened: Opened, sign: SignFile) -> None:
+        self._attempt, self._replica, self._opened, self._sign = attempt, replica, opened, sign
+        self._metrics = Metrics(attempt, opened.work.unit)
+        limit_s = attempt.run.parallel.collective_limit_s or DEFAULT_LIMIT_S
+        folder, device = folder_of(attempt.run_dir, attempt.number), opened.ready.training.device.torch
+        settings = QuorumSettings(
+            folder=folder, min_replicas=attempt.run.parallel.min_replicas, limit_s=limit_s, device=device
+        )
+        self._quorum = Quorum(replica, settings, sign, self._read_state, self._load_state)
+        self._folder = folder
+        self._seat = self._sit(opened.ready.reached, opened.rows, None)
+
+    def _sit(self, reached: TrainPosition, rows: Any, agreed: list[dict[str, Any]] | None) -> _Seat:
+        ready, run = self._opened.ready, self._attempt.run
+        spikes = spikes_from(run.optim.on_spike, reached.spikes)
+        world = replace(ready.training.world, between=self._quorum)
+        training = replace(ready.training, world=world, spikes=spikes)
+        live = open_settings(self._attempt, ready.training.world, reached.settings, 0, agreed)
+        reader = StepReader(self._attempt, replace(ready, training=training), self._metrics, live, reached)
+        return _Seat(training, rows, live, reader)
+
+    def _read_state(self) -> State:
+        training, seat = self._seat.training, self._seat
+        return read_training(training.model, training.optimizer, seat.reader.reached, seat.live.agreed_position())
+
+    def _load_state(self, state: State) -> None:
+        training = self._seat.training
+        reached, agreed = load_training(training.model, training.optimizer, state)
+        world = training.world
+        rows = self._opened.work.open_rows(world.rank, world.size, reached.data or None)
+        self._seat = self._sit(reached, rows, agreed)
+
+    def train(self, stop: StopFlag) -> None:
+        """Take steps with the others until the last one; then the leader saves."""
+        attempt, work = self._attempt, self._opened.work
+        checkpointer, quorum = self._opened.ready.checkpointer, self._quorum
+        wants_save = is_prepared = False
+        self._await_others()
+        while not self._seat.reader.stop and self._reached < self._seat.live.attempt.run.run.max_steps:
+            began = time.perf_counter()
+            has_changed = quorum.begin(self._reached)
+            quorum_s = time.perf_counter() - began
+            seat = self._seat  # only here, because the quorum may have brought another state
+            reader, live, step = seat.reader, seat.live, self._reached + 1
+            if has_changed:
+                members = tuple(map(str, quorum.members))
+                attempt.emit(ReplicasJoined(attempt.number, self._reached, members, self._replica.count))
+            if attempt.leads and not is_prepared:
+                announce(attempt, seat.training, self._opened.ready.classes)
+            live.ranks = quorum.size
+            if live.has_changed(step):  # on every replica at this step
+                seat.training = adjust(seat.training, live.attempt.run)
+                seat.rows.take_settings(live.attempt.run)
+            run, training = live.attempt.run, seat.training
+            is_last = step >= run.run.max_steps
+            saves = not is_last and is_due(step, run.checkpoint.interval_steps)
+            evaluates = not is_last and is_due(step, run.eval.interval_steps)
+            with training.spans.step(step):
+                with training.spans.host_span("data"):
+                    began = time.perf_counter()
+                    sequences = sequences_in_step(run, step)
+                    # Kept until the step is committed: it is repeated with the same rows.
+                    seat.taken = seat.taken or seat.rows.take(sequences)
+                    part = divide(sequences, quorum.size, quorum.rank)
+                    micro_batches = [seat.taken.read(rows) for rows in cut(part, run.batch.micro_batch)]  # (B, T) each
+                    data_s = time.perf_counter() - began
+                lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
+                wants_save = wants_save or attempt.take_save_request()
+                try:
+                    launched = launch_step(
+                        training,
+                        micro_batches,
+                        lr,
+                        work.loss,
+                        votes=Votes(stop.is_requested(), live.has_next(), wants_save),
+                        before_update=checkpointer.before_update,
+                    )  # (8,), still on the device
+                except NotCommittedError:
+                    training.optimizer.zero_grad(set_to_none=True)
+                    continue
+                seat.taken, wants_save = None, False
+                waited_s = {"data": data_s, "checkpoint": checkpointer.take_stall_s(), "quorum": quorum_s}
+                reader.add(UnreadStep(step, lr, launched, seat.rows.position(), waited_s, live.position))
+                # At once, because another replica may take over the position before the next step.
+                reader.read()
+                if attempt.leads and not is_prepared:
+                    checkpointer.prepare(training.model, training.optimizer)
+                    is_prepared = True
+                saves, reader.save = saves or (reader.save and not is_last), False
+                if saves and not reader.stop and attempt.leads:
+                    checkpointer.save(training.model, training.optimizer, reader.reached)
+            if evaluates and not reader.stop:
+                self._sign.write("saves", self._reached)
+                # On every replica, so that they come to the next step together.
+                self._metrics.flush()
+                measure_all(live.attempt, training, step, self._opened.evaluations)
+                attempt.emit(Phase(attempt.number, "train"))
+        self._end()
+
+    @property
+    def _reached(self) -> int:
+        """The step that was committed last."""
+        return self._seat.reader.reached.step
+
+    def _await_others(self) -> None:
+        """Wait for the other replicas of a start, so that the first steps have all of them. One may never come."""
+        # Connected first: replicas whose heartbeats are known wait for each other at the first step.
+        self._quorum.connect(self._reached)
+        self._sign.write("ready", self._reached)
+        until_s = time.monotonic() + _GATHER_LIMIT_S
+        while self._replica.restarts == 0 and time.monotonic() < until_s:
+            others = (read_sign(self._folder, number) for number in range(self._replica.count))
+            if all(sign is not None and sign.stage != "setup" for sign in others):
+                break
+            time.sleep(_GATHER_TURN_S)
+
+    def _end(self) -> None:
+        """Save and evaluate on the replica that leads; the others leave."""
+        attempt, ready, reader = self._attempt, self._opened.ready, self._seat.reader
+        training = self._seat.training
+        self._quorum.leave()
+        training.spans.close()
+        self._metrics.close()
+        # One that committed the last step alone is saving it already, where the others had to repeat it.
+        if attempt.leads and not self._is_saved_elsewhere():
+            self._sign.write("saves", self._reached)
+            attempt.emit(Phase(attempt.number, "checkpoint"))
+            if self._reached > attempt.resume_step:
+                ready.checkpointer.save(training.model, training.optimizer, reader.reached)
+            if reader.stop:
+                end_early(attempt, ready, self._reached)
+            else:
+                finish(
+                    self._seat.live.attempt,
+                    replace(ready, training=replace(training, world=ready.training.world)),
+                    self._opened.evaluations,
+                    self._reached,
+                    reader.loss,
+                    self._opened.work.export,
+                )
+            self._sign.write("done", self._reached)
+        else:
+            ready.checkpointer.finish()
+            self._sign.write("left", self._reached)
+
+    def _is_saved_elsewhere(self) -> bool:
+        others = (number for number in range(self._replica.count) if number != self._replica.number)
+        signs = (read_sign(self._folder, number) for number in others)
+        return any(
+            sign is not None and sign.stage in ("saves", "done") and sign.step >= self._reached for sign in signs
+        )

@@ -1,0 +1,121 @@
+"""Decides what happens to the replicas of an attempt: which hangs, when one starts again, when all is over. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prime_train.core.errors import ExitCode
+from prime_train.trainer.replicas.life_sign import LifeSign
+from prime_train.trainer.replicas.limits import keep, learn_limit_s
+
+DEFAULT_LIMIT_S = 60.0  # of one sum: replicas enter it together, because a quorum is before each step
+_FIRST_STEPS = 5  # which compile and fill caches
+_STEADY_S = 600.0  # a replica that lived so long was well
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimits:
+    """Seconds without a new sign. `step_s`: None = learned. `sum_s`: a sum ends by itself after it."""
+
+    startup_s: float
+    step_s: float | None
+    slow_s: float
+    sum_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One replica as the launcher sees it. `sign`: the latest of this process; None before its first one."""
+
+    number: int
+    started_s: float
+    sign: LifeSign | None = None
+    exit_code: int | None = None  # None = it runs
+    ended_s: float = 0.0
+    failures: int = 0  # in a row, each after a short life
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSteps:
+    """How long the steps of the attempt took, from the signs of all replicas."""
+
+    step: int = 0
+    since_s: float = 0.0
+    count: int = 0
+    steps_s: tuple[float, ...] = ()  # without the first ones
+
+    def add(self, step: int, now_s: float) -> SeenSteps:
+        if step <= self.step:
+            return self
+        is_known = self.count >= _FIRST_STEPS
+        steps_s = keep(self.steps_s, now_s - self.since_s) if is_known else self.steps_s
+        return SeenSteps(step, now_s, self.count + 1, steps_s)
+
+
+def find_limit_s(sign: LifeSign | None, limits: HangLimits, seen: SeenSteps) -> float:
+    """How long this sign may be the latest one."""
+    if sign is None or sign.stage in ("setup", "ready"):
+        return limits.startup_s
+    # One that waits keeps no other one waiting, and the state of a large model takes minutes to come.
+    if sign.stage in ("saves", "waits"):
+        return limits.slow_s
+    step_s = limits.step_s
+    if step_s is None:
+        step_s = learn_limit_s(seen.steps_s, limits.startup_s)
+    # The others wait in a sum for the one that hangs. They leave it first, and so only that one is late.
+    return step_s + limits.sum_s if sign.stage == "sums" else step_s
+
+
+def find_hung(replicas: Sequence[Watched], limits: HangLimits, seen: SeenSteps, now_s: float) -> dict[int, str]:
+    """The replicas to kill, and why. One that waits for the others hangs only if the others go on without it."""
+    found: dict[int, str] = {}
+    for one in replicas:
+        if one.exit_code is not None or (one.sign is not None and one.sign.stage in ("done", "left")):
+            continue
+        limit_s = find_limit_s(one.sign, limits, seen)
+        silent_s = now_s - (one.started_s if one.sign is None else one.sign.since_s)
+        if silent_s <= limit_s:
+            continue
+        if one.sign is not None and one.sign.stage == "waits" and one.sign.step >= seen.step:
+            continue
+        stage = "setup" if one.sign is None else one.sign.stage
+        found[one.number] = f"no sign for {silent_s:.1f} s in stage {stage}, limit {limit_s:.1f} s"
+    return found
+
+
+def compute_restart_s(failures: int, backoff_s: float, backoff_max_s: float) -> float:
+    """Seconds until a lost replica starts again: at once the first time, then twice as long each time."""
+    return 0.0 if failures <= 1 else min(backoff_max_s, backoff_s * 2.0 ** min(failures - 2, 30))
+
+
+def count_failures(one: Watched) -> int:
+    """The failures in a row, with the one that has just ended."""
+    return 1 if one.ended_s - one.started_s > _STEADY_S else one.failures + 1
+
+
+def judge_end(replicas: Sequence[Watched], seen: SeenSteps, resume_step: int) -> int | None:
+    """The exit code of the attempt; None while it goes on. It is done when the leader is.
+
+    It is over when no replica has the weights of the latest step: those that start again have none before another one
+    gives them, and would begin at the first step. A new attempt starts from a checkpoint.
+    """
+    if any(one.exit_code == 0 and one.sign is not None and one.sign.stage == "done" for one in replicas):
+        return 0
+    codes = [one.exit_code for one in replicas]
+    is_starting = seen.step <= resume_step and None in codes
+    if is_starting and ExitCode.RUN_FAILED in codes:  # every replica would end by it, one start after the other
+        return ExitCode.RUN_FAILED
+    if is_starting or any(_has_weights(one, seen) for one in replicas):
+        return None
+    return next((code for code in codes if code), 1)
+
+
+def _has_weights(one: Watched, seen: SeenSteps) -> bool:
+    # A step less than was seen, because one that is lost may have committed the last step alone.
+    return (
+        one.exit_code is None
+        and one.sign is not None
+        and one.sign.stage in ("waits", "works", "sums", "saves", "done")
+        and one.sign.step >= seen.step - 1
+    )

@@ -1,0 +1,55 @@
+"""Runs torchft's lighthouse, which knows the replicas that live: `python -m prime_train.trainer.replicas.lighthouse`.
+
+Prints the address, and exits when its input is closed, which is when the launcher ends. Listens on 127.0.0.1 alone,
+because a request to it needs no secret and can end a replica.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import urlsplit
+
+LOOPBACK = "127.0.0.1"
+HEARTBEAT_LIMIT_MS = 2000  # a replica sends ten heartbeats a second, and is lost without one for so long
+_JOIN_LIMIT_MS = 60_000  # for a replica that lives and has not come to the step
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m prime_train.trainer.replicas.lighthouse", description="Run it.")
+    parser.add_argument("--min-replicas", type=int, default=1, help="replicas without which there is no step")
+    given = parser.parse_args(arguments)
+    server = load_coordination().LighthouseServer(
+        bind=f"{LOOPBACK}:0",
+        min_replicas=given.min_replicas,
+        join_timeout_ms=_JOIN_LIMIT_MS,
+        heartbeat_timeout_ms=HEARTBEAT_LIMIT_MS,
+    )
+    # Its own address has the name of the machine, under which it does not listen.
+    sys.stdout.write(f"http://{LOOPBACK}:{urlsplit(server.address()).port}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    server.shutdown()
+    return 0
+
+
+def load_coordination() -> ModuleType:
+    """The compiled part of torchft without the package around it, which imports torch: that would take seconds."""
+    package = importlib.util.find_spec("torchft")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("torchft")
+    found = next(Path(package.submodule_search_locations[0]).glob("_torchft*.so"))
+    loader = ExtensionFileLoader("_torchft", str(found))
+    spec = importlib.util.spec_from_loader("_torchft", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
