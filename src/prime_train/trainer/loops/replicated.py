@@ -22,7 +22,7 @@ from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.live_settings import LiveSettings, open_settings
 from prime_train.trainer.loops.after_step import StepReader, UnreadStep, adjust, end_early, finish, is_due
 from prime_train.trainer.loops.metrics import Metrics
-from prime_train.trainer.loops.pretrain import Opened, choose_load, open_work
+from prime_train.trainer.loops.pretrain import OpenedWork, choose_load, open_work
 from prime_train.trainer.loops.spikes import spikes_from
 from prime_train.trainer.loops.step import Training, Votes, launch_step
 from prime_train.trainer.parallel import NotCommittedError
@@ -51,13 +51,13 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
         opened = open_work(attempt, choose_load(attempt.run.run.kind))
         refuse(attempt, opened)
     try:
-        _Member(attempt, attempt.replica, opened, sign).train(stop)
+        _ReplicaLoop(attempt, attempt.replica, opened, sign).train(stop)
     finally:
         for evaluation in opened.evaluations:
             evaluation.close()
 
 
-def refuse(attempt: Attempt, opened: Opened) -> None:
+def refuse(attempt: Attempt, opened: OpenedWork) -> None:
     """UserError for what replicas cannot do."""
     run = attempt.run
     unable = {
@@ -85,10 +85,10 @@ class _Seat:
     taken: TakenRows | None = None  # of the next step, where it was begun
 
 
-class _Member:
+class _ReplicaLoop:
     """One replica in the loop."""
 
-    def __init__(self, attempt: Attempt, replica: Replica, opened: Opened, sign: SignFile) -> None:
+    def __init__(self, attempt: Attempt, replica: Replica, opened: OpenedWork, sign: SignFile) -> None:
         self._attempt, self._replica, self._opened, self._sign = attempt, replica, opened, sign
         self._metrics = Metrics(attempt, opened.work.unit)
         limit_s = attempt.run.parallel.collective_limit_s or DEFAULT_LIMIT_S

@@ -25,7 +25,7 @@ class HangLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedReplica:
     """One replica as the launcher sees it. `sign`: the latest of this process; None before its first one."""
 
     number: int
@@ -67,7 +67,7 @@ def find_limit_s(sign: LifeSign | None, limits: HangLimits, seen: SeenSteps) -> 
     return step_s + limits.sum_s if sign.stage == "sums" else step_s
 
 
-def find_hung(replicas: Sequence[Watched], limits: HangLimits, seen: SeenSteps, now_s: float) -> dict[int, str]:
+def find_hung(replicas: Sequence[WatchedReplica], limits: HangLimits, seen: SeenSteps, now_s: float) -> dict[int, str]:
     """The replicas to kill, and why. One that waits for the others hangs only if the others go on without it."""
     found: dict[int, str] = {}
     for one in replicas:
@@ -89,12 +89,12 @@ def compute_restart_s(failures: int, backoff_s: float, backoff_max_s: float) -> 
     return 0.0 if failures <= 1 else min(backoff_max_s, backoff_s * 2.0 ** min(failures - 2, 30))
 
 
-def count_failures(one: Watched) -> int:
+def count_failures(one: WatchedReplica) -> int:
     """The failures in a row, with the one that has just ended."""
     return 1 if one.ended_s - one.started_s > _STEADY_S else one.failures + 1
 
 
-def judge_end(replicas: Sequence[Watched], seen: SeenSteps, resume_step: int) -> int | None:
+def judge_end(replicas: Sequence[WatchedReplica], seen: SeenSteps, resume_step: int) -> int | None:
     """The exit code of the attempt; None while it goes on. It is done when the leader is.
 
     It is over when no replica has the weights of the latest step: those that start again have none before another one
@@ -111,7 +111,7 @@ def judge_end(replicas: Sequence[Watched], seen: SeenSteps, resume_step: int) ->
     return next((code for code in codes if code), 1)
 
 
-def _has_weights(one: Watched, seen: SeenSteps) -> bool:
+def _has_weights(one: WatchedReplica, seen: SeenSteps) -> bool:
     # A step less than was seen, because one that is lost may have committed the last step alone.
     return (
         one.exit_code is None

@@ -30,7 +30,7 @@ from prime_train.trainer.replicas.judge import (
     DEFAULT_LIMIT_S,
     HangLimits,
     SeenSteps,
-    Watched,
+    WatchedReplica,
     compute_restart_s,
     count_failures,
     find_hung,
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     run = read_run(run_dir)
     # Here, because any replica may be the first to write a line.
     drop_after(run_dir.metrics, given.resume_step)
-    launcher = Launcher(run, run_dir, given.attempt, given.resume_step)
+    launcher = ReplicaLauncher(run, run_dir, given.attempt, given.resume_step)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, launcher.on_signal)
     try:
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 @dataclass(slots=True)
-class Launcher:
+class ReplicaLauncher:
     """The processes of one attempt."""
 
     run: RunSpec
@@ -72,7 +72,7 @@ class Launcher:
     resume_step: int
     folder: Path = field(init=False)
     _events: EventLog = field(init=False)
-    _replicas: dict[int, Watched] = field(default_factory=dict)
+    _replicas: dict[int, WatchedReplica] = field(default_factory=dict)
     _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     _restarts: dict[int, int] = field(default_factory=dict)
     _reasons: dict[int, str] = field(default_factory=dict)  # why a replica was killed
@@ -121,7 +121,7 @@ class Launcher:
                 if one.exit_code and now_s >= one.ended_s + self._restart_s(one):
                     self._restart(one)
 
-    def _read(self, one: Watched, now_s: float) -> Watched:
+    def _read(self, one: WatchedReplica, now_s: float) -> WatchedReplica:
         """The replica as it is. The exit code is looked at first: the last sign is written before it."""
         process = self._processes[one.number]
         code = process.poll()
@@ -137,16 +137,16 @@ class Launcher:
                 self._report_loss(replace(one, sign=sign, exit_code=code))
         return replace(one, sign=sign, exit_code=code)
 
-    def _is_ending(self, replicas: Sequence[Watched]) -> bool:
+    def _is_ending(self, replicas: Sequence[WatchedReplica]) -> bool:
         """Whether the run stops or is at its last step: a replica that starts then would find no other one."""
         stages = {one.sign.stage for one in replicas if one.sign is not None and one.exit_code in (None, 0)}
         return bool(stages & {"done", "left"}) or self.run_dir.stop_request(self.attempt).exists()
 
-    def _restart_s(self, one: Watched) -> float:
+    def _restart_s(self, one: WatchedReplica) -> float:
         settings = self.run.prime_train.restart
         return compute_restart_s(one.failures, settings.backoff_s, settings.backoff_max_s)
 
-    def _restart(self, one: Watched) -> None:
+    def _restart(self, one: WatchedReplica) -> None:
         """Start a lost replica again. It reads no checkpoint, because the others have a newer state for it."""
         self._restarts[one.number] = self._restarts.get(one.number, 0) + 1
         self._start(one.number, 0 if self._seen.step else self.resume_step, one.failures)
@@ -161,7 +161,7 @@ class Launcher:
             "RUST_LOG": _log_level(),
         }
         self._processes[number] = start_replica(arguments, variables)
-        self._replicas[number] = Watched(number, time.monotonic(), failures=failures)
+        self._replicas[number] = WatchedReplica(number, time.monotonic(), failures=failures)
 
     def _start_lighthouse(self) -> None:
         """Start a lighthouse, and write its address for the replicas. Raises OSError, TimeoutError."""
@@ -210,7 +210,7 @@ class Launcher:
             self._lighthouse.kill()
             self._lighthouse.wait()
 
-    def _report_loss(self, one: Watched) -> None:
+    def _report_loss(self, one: WatchedReplica) -> None:
         what = self._reasons.pop(one.number, "")
         failure = take_failure(self.folder, one.number)
         if failure is not None:

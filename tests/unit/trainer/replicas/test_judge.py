@@ -15,7 +15,7 @@ from prime_train.trainer.replicas.division import cut, divide
 from prime_train.trainer.replicas.judge import (
     HangLimits,
     SeenSteps,
-    Watched,
+    WatchedReplica,
     compute_restart_s,
     count_failures,
     find_hung,
@@ -47,8 +47,8 @@ def test_each_row_of_a_step_is_in_one_micro_batch_of_one_replica(rows: int, repl
         assert all(0 < len(piece) <= micro_batch for piece in pieces)
 
 
-def _watch(number: int, stage: Stage, *, step: int = 5, since_s: float = 0.0) -> Watched:
-    return Watched(number, 0.0, LifeSign(stage, step, since_s, 100 + number))
+def _watch(number: int, stage: Stage, *, step: int = 5, since_s: float = 0.0) -> WatchedReplica:
+    return WatchedReplica(number, 0.0, LifeSign(stage, step, since_s, 100 + number))
 
 
 def test_only_the_replica_that_computes_too_long_hangs() -> None:
@@ -121,8 +121,8 @@ def test_a_fault_of_the_config_ends_all_replicas_only_before_the_first_step() ->
 
 def test_a_replica_starts_again_at_once_and_later_each_time() -> None:
     assert [compute_restart_s(failures, 1.0, 60.0) for failures in (1, 2, 3, 99)] == [0.0, 1.0, 2.0, 60.0]
-    assert count_failures(Watched(0, started_s=0.0, ended_s=10.0, failures=3)) == 4
-    assert count_failures(Watched(0, started_s=0.0, ended_s=601.0, failures=3)) == 1
+    assert count_failures(WatchedReplica(0, started_s=0.0, ended_s=10.0, failures=3)) == 4
+    assert count_failures(WatchedReplica(0, started_s=0.0, ended_s=601.0, failures=3)) == 1
 
 
 def test_a_sign_is_read_as_it_was_written(tmp_path: Path) -> None:
