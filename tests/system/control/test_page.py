@@ -155,12 +155,12 @@ def test_a_change_in_the_editor_reaches_the_supervisor_and_its_answer_is_shown(t
         assert taken[0].body == body
         page.click("button[data-back='1']")
         assert "optim.clip_norm: 0.5 → 1" in page.inner_text("#preview")
-        # A check that the end of the controller cuts off is an error of the page.
-        wait(page, "!document.getElementById('preview').textContent.includes('is checked ...')")
         page.click("button[data-command=pause]")
         page.click("#dialog-yes")
         wait(page, "document.querySelectorAll('.notice').length === 2")
         assert taken[1].body == {"command": "pause", "by": "me"}
+        # A check that the end of the controller cuts off is an error of the page.
+        wait(page, "!document.getElementById('preview').textContent.includes('is checked ...')")
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ function preview() {
   if (values !== "{}" && role === "owner") judgeDue = setTimeout(async () => {
     const found = await ask(`/api/preview?name=${encodeURIComponent(name)}&values=${encodeURIComponent(values)}`);
     if (name !== chosen || values !== JSON.stringify(edited())) return;
-    verdict = found;
+    verdict = found ?? {}; // no answer: the supervisor judges it
     showPreview();
   }, JUDGE_AFTER_MS);
   showPreview();
