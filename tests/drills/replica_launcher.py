@@ -20,6 +20,7 @@ from typing import Any
 from prime_train.trainer import __main__ as trainer
 from prime_train.trainer.loops import replicated
 from prime_train.trainer.replicas import launcher
+from prime_train.trainer.replicas.division import divide
 from prime_train.trainer.replicas.quorum import Quorum
 
 DIARY_ENV = "REPLICA_DIARY"
@@ -76,7 +77,7 @@ def _live(arguments: list[str]) -> None:
 
 def _write_diary(diary: int, number: int) -> None:
     """Have the quorum and the division write down what they do."""
-    begin, commit, divide = Quorum.begin, Quorum.commit, replicated.divide
+    begin, commit = Quorum.begin, Quorum.commit
     quorum: list[Any] = []
 
     def note(*words: object) -> None:
