@@ -9,7 +9,7 @@ of nine sources with ten million documents each takes 0.07 s and no memory, and 
 has the order's version, and a run that began with tables keeps them.
 
 A buffer is also the unit of a change while the run trains: other probabilities or transformations hold from the next
-buffer on, which is fixed by the step of the change, whatever the workers have packed in advance. A position has the
+buffer on, which is fixed by the step of the change, also where workers have packed more in advance. A position has the
 transformations of its buffer. Documents that were changed have tokens of their own in the cache.
 
 Packing needs only document lengths, so a buffer is a plan of rows without tokens, and each rank reads the tokens of the
