@@ -138,7 +138,9 @@ class _Attempt:
         self.run_dir = RunDir(folder)
         self.bus = WireBus()
         post = Post(MACHINES, self.bus.as_bus(), CONFIG)
-        self.relay = relay._Relay(MACHINES, LAUNCH, post, 8, EventLog(self.run_dir.events, "machines-002"))
+        self.relay = relay._Relay(
+            MACHINES, LAUNCH, post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir.settings
+        )
 
     def join(self, rank: int) -> bool:
         """Whether a machine that behaves may join."""

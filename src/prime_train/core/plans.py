@@ -108,4 +108,16 @@ def write_plan(folder: Path, plan: ChangePlan) -> None:
     if os.path.lexists(path):
         raise FileExistsError(f"{path.name} is there already")
     make_folder(folder)
-    write_atomic(path, json.dumps(asdict(plan)))
+    write_atomic(path, show_plan(plan))
+
+
+def show_plan(plan: ChangePlan) -> str:
+    """The text of a plan file."""
+    return json.dumps(asdict(plan))
+
+
+def load_plan(text: str, version: int) -> ChangePlan:
+    """The plan in the text of a file, from another machine. Raises ValueError."""
+    if len(text) > MARK_BYTES:
+        raise ValueError(f"it has more than {MARK_BYTES} characters")
+    return parse_plan(outside.parse_json(text), version)

@@ -34,7 +34,7 @@ def takes_plans(run: RunSpec) -> bool:
     """Whether the trainer reads changes of its settings. Any supervisor reads those of its own keys."""
     if run.command is not None:
         return bool(run.command.settings)
-    return run.format == "run.toml" and run.run.kind in TRAINED and run.parallel.machines == 1
+    return run.format == "run.toml" and run.run.kind in TRAINED
 
 
 RATE_NAMES = ("lr", "learning_rate")  # by which a script declares its learning rate in [[command.settings]]

@@ -191,11 +191,11 @@ def _refuse_trainer(run: RunSpec, run_dir: RunDir) -> None:
 
 
 def _refuse_machines(run: RunSpec, run_dir: RunDir) -> None:
-    """Raise UserError for a run whose supervisors are on several machines."""
+    """Raise UserError for a command on several machines: the bundled trainer has a relay that sends each plan on."""
     name = run_dir.path.name
-    if run.parallel.machines > 1:
-        what = f"{name} trains on {run.parallel.machines} machines"
-        why = "a plan is a file of this machine, and the ranks of the others would never have it"
+    if run.command is not None and run.parallel.machines > 1:
+        what = f"{name} starts its command on {run.parallel.machines} machines"
+        why = "a plan is a file of this machine, and the processes of the others would never have it"
         fix = f"prime-train stop {name} on each machine, edit the config, and start it again"
         raise UserError(what, str(run_dir.path), why, fix)
 

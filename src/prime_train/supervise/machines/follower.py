@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import SECRET, Machines
+from prime_train.core.plans import MOST_VERSIONS, load_plan, write_plan
 from prime_train.core.process_id import own_identity
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
@@ -126,6 +127,8 @@ class _Follower:
                 match message["kind"]:
                     case "launch" if self.trainer is None:
                         self._launch(message)
+                    case "plan" if self.trainer is not None:
+                        self._take_plan(message["version"], message["text"])
                     case "closed" if message["code"] in list(ExitCode):
                         return ExitCode(message["code"])
                     case "refused":
@@ -166,6 +169,9 @@ class _Follower:
         make_folder(self.run_dir.path)
         if self.run_dir.checkpoints.exists():  # files on their way to machine 0, which an earlier attempt left
             shutil.rmtree(self.run_dir.checkpoints)
+        # Machine 0 sends all changes of settings again: what the run went back from has other values there.
+        if self.run_dir.settings.exists():
+            shutil.rmtree(self.run_dir.settings)
         write_atomic(self.run_dir.resolved, to_json(run))
         for remains in (self.run_dir.stop_request(attempt), self.run_dir.rendezvous(attempt)):
             remains.unlink(missing_ok=True)
@@ -178,6 +184,15 @@ class _Follower:
         self.trainer.skip()
         self.note(f"attempt {attempt} from step {resume_step}")
         self.children.start(launch, attempt)
+
+    def _take_plan(self, version: int, text: str) -> None:
+        """Write a change of settings where the ranks of this machine look for it. They judge the values."""
+        try:
+            if not 0 < version <= MOST_VERSIONS:
+                raise ValueError(f"there is no version {version}")
+            write_plan(self.run_dir.settings, load_plan(text, version))
+        except (OSError, ValueError) as error:
+            raise Lost(f"it sent a change of settings that is not taken: {error}") from error
 
     def _report(self, channel: Channel) -> None:
         """Send what the trainer has printed and written, and at last its exit code."""

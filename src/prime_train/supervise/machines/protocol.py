@@ -81,7 +81,7 @@ CONFIG_HASH = "PRIME_TRAIN_CONFIG_SHA256"  # the variable from which the relay h
 
 LOG_BYTES = 64 * 1024  # of output in one message
 
-# Follower to relay: join, log, event, exited, stop. Relay to follower: refused, launch, end, closed.
+# Follower to relay: join, log, event, exited, stop. Relay to follower: refused, launch, plan, end, closed.
 KINDS: dict[str, dict[str, type]] = {
     "join": {"config": str, "version": str},
     "log": {"text": str},
@@ -89,6 +89,7 @@ KINDS: dict[str, dict[str, type]] = {
     "exited": {"code": int},
     "stop": {"by": str},
     "launch": {"attempt": int, "resume_step": int, "micro_batch": int},
+    "plan": {"version": int, "text": str},
     "end": {},
     "refused": {"why": str},
     "closed": {"code": int},

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import SECRET, Machines, read_machines
+from prime_train.core.plans import plan_path, read_plan, show_plan
 from prime_train.core.process_id import parse_identity, signal_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointUnreadable, EventLog, Phase, TrainerFailed, TrainerStarted, decode
@@ -40,8 +41,12 @@ _TAKEN = (CheckpointUnreadable, TrainerFailed, TrainerStarted)  # events of othe
 class _Relay:
     """The machines of one attempt."""
 
-    def __init__(self, machines: Machines, launch: Message, post: Post, processes: int, events: EventLog) -> None:
+    def __init__(
+        self, machines: Machines, launch: Message, post: Post, processes: int, events: EventLog, plans: Path
+    ) -> None:
         self.machines = machines
+        self.plans = plans  # the folder of changes of settings
+        self.sent_plans: dict[int, int] = {}  # the newest version that each machine has
         self.post = post
         self.has_secret = bool(os.environ.get(SECRET))
         self.attempt = int(launch["attempt"])
@@ -81,6 +86,7 @@ class _Relay:
             try:
                 for message in channel.receive():
                     self._handle(rank, message)
+                self._send_plans(rank, channel)
             except Lost as error:
                 self._lose(rank, str(error))
 
@@ -103,6 +109,18 @@ class _Relay:
             joining.channel.close()
             if self.has_secret or there.silent_s > _SILENT_S:
                 self._lose(rank, "its supervisor was started again")
+
+    def _send_plans(self, rank: int, channel: Channel) -> None:
+        """Send each change of settings once. The ranks agree on the step by themselves, so a late one does no harm."""
+        version = self.sent_plans.get(rank, 0) + 1
+        while plan_path(self.plans, version).exists():
+            try:
+                text = show_plan(read_plan(self.plans, version))
+            except (OSError, ValueError):  # the ranks here do not apply it either
+                return
+            channel.send({"kind": "plan", "version": version, "text": text})
+            self.sent_plans[rank] = version
+            version += 1
 
     def _handle(self, rank: int, message: Message) -> None:
         match message["kind"]:
@@ -245,7 +263,8 @@ def main(arguments: list[str]) -> int:
         protocol.find_own(machines)
         cause_class = "env"
         with open_post(machines, os.environ.get(SECRET, ""), os.environ[CONFIG_HASH], _print) as (post, server):
-            relay = _Relay(machines, launch, post, given.processes, events)
+            plans = RunDir(given.run_dir).settings
+            relay = _Relay(machines, launch, post, given.processes, events, plans)
             relay.run(server.keep, lambda: bool(stopping), given.join_limit_s)
             return relay.failed or 0
     except UserError as error:

@@ -96,9 +96,8 @@ def test_a_misspelt_key_is_named(tmp_path: Path, key: str) -> None:
         check(open_run(tmp_path), {key: 0.3}, 10)
 
 
-def test_a_run_on_several_machines_takes_no_change(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="a trains on 2 machines"):
-        check(open_run(tmp_path, machines=2), {"optim.lr": 0.1}, 10)
+def test_a_run_on_several_machines_takes_a_change(tmp_path: Path) -> None:
+    assert check(open_run(tmp_path, machines=2), {"optim.lr": 0.1}, 10).values == {"optim.lr": 0.1}
 
 
 def test_a_run_that_has_not_begun_takes_no_change(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ class Run:
         self.bus = LocalBus(folder / "bus")
         self.left: list[str] = []  # users whose connection the server of the bus saw end
         self.post = Post(MACHINES, self.bus, "config", self._take_left)
-        self.relay = relay._Relay(MACHINES, LAUNCH, self.post, 8, EventLog(self.run_dir.events, "machines-002"))
+        self.relay = relay._Relay(
+            MACHINES, LAUNCH, self.post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir.settings
+        )
         self.relay.has_secret = True
 
     def _take_left(self) -> list[str]:
