@@ -62,6 +62,7 @@ ALLOWED = {
     "facts/nvml_program.py": (1, PROC),
     "facts/trials.py": (1, PROC),
     "facts/prime_rl_program.py": (1, STDIN),
+    "facts/transforms_program.py": (1, STDIN),
     "live.py": (2, "in the process of the training: what its supervisor wrote, and files that it syncs"),
     "live_plans.py": (2, "in the process of the training: what its supervisor wrote"),
     "models/read/architectures_program.py": (1, PACKAGE),

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from prime_train.core.errors import ExitCode
 from prime_train.trainer.replicas.life_sign import LifeSign
+from prime_train.trainer.replicas.limits import keep, learn_limit_s
 
 DEFAULT_LIMIT_S = 60.0  # of one sum: replicas enter it together, because a quorum is before each step
-FLOOR_S, CEILING_S = 30.0, 1800.0  # of a limit that is learned from steps
-FACTOR = 3.0  # of the longest step that was seen; the supervisor, which would end all replicas, has a larger one
-_STEPS_NEEDED = 5  # the first ones compile and fill caches
+_FIRST_STEPS = 5  # which compile and fill caches
 _STEADY_S = 600.0  # a replica that lived so long was well
 
 
@@ -44,14 +43,14 @@ class SeenSteps:
     step: int = 0
     since_s: float = 0.0
     count: int = 0
-    longest_s: float = 0.0
+    steps_s: tuple[float, ...] = ()  # without the first ones
 
     def add(self, step: int, now_s: float) -> SeenSteps:
         if step <= self.step:
             return self
-        gap_s = now_s - self.since_s if self.count else 0.0
-        longest_s = max(self.longest_s, gap_s) if self.count >= _STEPS_NEEDED else self.longest_s
-        return SeenSteps(step, now_s, self.count + 1, longest_s)
+        is_known = self.count >= _FIRST_STEPS
+        steps_s = keep(self.steps_s, now_s - self.since_s) if is_known else self.steps_s
+        return SeenSteps(step, now_s, self.count + 1, steps_s)
 
 
 def find_limit_s(sign: LifeSign | None, limits: HangLimits, seen: SeenSteps) -> float:
@@ -63,8 +62,7 @@ def find_limit_s(sign: LifeSign | None, limits: HangLimits, seen: SeenSteps) -> 
         return limits.slow_s
     step_s = limits.step_s
     if step_s is None:
-        known = seen.count > 2 * _STEPS_NEEDED
-        step_s = min(CEILING_S, max(FLOOR_S, FACTOR * seen.longest_s)) if known else limits.startup_s
+        step_s = learn_limit_s(seen.steps_s, limits.startup_s)
     # The others wait in a sum for the one that hangs. They leave it first, and so only that one is late.
     return step_s + limits.sum_s if sign.stage == "sums" else step_s
 

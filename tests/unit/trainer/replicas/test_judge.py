@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from prime_train.events import TrainerFailed
 from prime_train.trainer.replicas.division import cut, divide
 from prime_train.trainer.replicas.judge import (
-    FLOOR_S,
     HangLimits,
     SeenSteps,
     WatchedReplica,
@@ -31,6 +30,7 @@ from prime_train.trainer.replicas.life_sign import (
     sign_path,
     take_failure,
 )
+from prime_train.trainer.replicas.limits import FLOOR_S
 
 LIMITS = HangLimits(startup_s=100.0, step_s=10.0, slow_s=500.0, sum_s=20.0)
 
@@ -78,18 +78,18 @@ def test_a_replica_that_has_ended_or_left_does_not_hang() -> None:
     assert find_hung([ended, _watch(1, "left"), _watch(2, "done")], LIMITS, SeenSteps(5), 1e6) == {}
 
 
-def test_a_limit_is_learned_from_the_longest_step() -> None:
+def test_a_limit_is_learned_from_the_slow_steps() -> None:
     seen, now_s = SeenSteps(), 0.0
     for step in range(1, 20):
         now_s += 40.0 if step == 15 else 1.0
         seen = seen.add(step, now_s)
-    assert seen.longest_s == 40.0
+    assert max(seen.steps_s) == 40.0
     learned = replace(LIMITS, step_s=None)
     assert find_hung([_watch(0, "works")], learned, seen, 120.0) == {}
     assert list(find_hung([_watch(0, "works")], learned, seen, 121.0)) == [0]
     # Before enough steps were seen, the limit is that of a start; quick steps have the floor.
     assert find_hung([_watch(0, "works")], learned, SeenSteps(), 100.0) == {}
-    assert list(find_hung([_watch(0, "works")], learned, replace(seen, longest_s=0.1), FLOOR_S + 1)) == [0]
+    assert list(find_hung([_watch(0, "works")], learned, replace(seen, steps_s=(0.1,) * 20), FLOOR_S + 1)) == [0]
 
 
 def test_the_attempt_is_done_with_the_leader_and_over_without_the_weights() -> None:
