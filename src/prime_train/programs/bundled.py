@@ -84,9 +84,9 @@ PROGRAM = Bundled()
 def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launch:
     """One process started directly, several by torchrun, which gives each its rank, or the launcher of replicas."""
     arguments = (str(run_dir.path), "--attempt", str(attempt), "--resume-step", str(resume_step))
-    launcher, module = _list_launcher(run.parallel.processes_here, run_dir.rendezvous(attempt)), _TRAINER
-    if run.parallel.replicas:
-        launcher, module = (), _REPLICAS
+    processes = 1 if run.parallel.replicas else run.parallel.processes_here
+    launcher = _list_launcher(processes, run_dir.rendezvous(attempt))
+    module = _REPLICAS if run.parallel.replicas else _TRAINER
     return Launch(
         role=ROLE,
         argv=(sys.executable, *launcher, "-m", module, *arguments),

@@ -35,7 +35,6 @@ class Policy:
     backoff_max_s: float = 60.0
     startup_limit_s: float = 900.0
     step_limit_s: float | None = None  # None = learned from the steps of the run
-    silence_factor: float = 1.0  # of a limit that is set
     slow_phase_limit_s: float = 1800.0
     stop_grace_s: float = 60.0
     term_grace_s: float = 5.0  # between SIGTERM and SIGKILL; the grace for a checkpoint has passed by then
@@ -55,6 +54,7 @@ class Policy:
     is_mute: bool = False  # no step of the trainer is known
     silence_floor_s: float = silence_limits.FLOOR_S  # of a limit that is learned
     micro_batches: tuple[int, ...] = ()  # smaller ones to try when memory runs out, largest first
+    silence_factor: float = 1.0  # of a step limit that is set
 
 
 def build_policy(run: RunSpec, program: Program) -> Policy:

@@ -95,7 +95,7 @@ class Metrics:
         self._written_step = 0  # by the leader before
         if attempt.rank == 0 and attempt.replica is None:
             drop_after(attempt.run_dir.metrics, attempt.resume_step)
-            self._file = os.open(attempt.run_dir.metrics, _APPEND, 0o644)
+            self._file = _open_for_lines(attempt.run_dir.metrics)
 
     def add(self, line: StepMetrics, *more: Any, reward: float | None = None) -> None:
         """`more`: dataclasses whose fields are further columns; None has none. `reward` is for the progress."""
@@ -122,7 +122,7 @@ class Metrics:
             self._pending = None
             self._unwritten.append(line)
         elif self._file is None:
-            self._file = os.open(self._attempt.run_dir.metrics, _APPEND, 0o644)
+            self._file = _open_for_lines(self._attempt.run_dir.metrics)
             # A leader that was lost may have written a step that the others repeat.
             self._written_step = last_step(self._attempt.run_dir.metrics)
             for earlier in self._unwritten:
@@ -154,6 +154,10 @@ class Metrics:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _open_for_lines(path: Path) -> int:
+    return os.open(path, _APPEND, 0o644)
 
 
 def _has_name(file: int, path: Path) -> bool:
