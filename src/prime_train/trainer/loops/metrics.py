@@ -115,6 +115,17 @@ class Metrics:
         if time.monotonic() - self._written_s >= _PROGRESS_INTERVAL_S:
             self.flush()
 
+    def show_unwritten(self) -> list[dict[str, Any]]:
+        """The lines that another replica was to write, for one that takes over from this one: JSON-able."""
+        return [{name: getattr(line, name) for name in line.__slots__} for line in self._unwritten]
+
+    def take_unwritten(self, lines: list[dict[str, Any]]) -> None:
+        """Keep what `show_unwritten` returned in the replica that this one got its state from.
+
+        A leader that is lost before its line is written may come back and lead again.
+        """
+        self._unwritten = deque((StepMetrics(**line) for line in lines), maxlen=_LINES_KEPT)
+
     def _follow_leader(self, line: StepMetrics) -> None:
         """Open the file where this replica leads from this step on, and write what the leader before did not."""
         if not self._attempt.leads:

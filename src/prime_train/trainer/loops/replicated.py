@@ -111,14 +111,16 @@ class _ReplicaLoop:
 
     def _read_state(self) -> State:
         training, seat = self._seat.training, self._seat
-        return read_training(training.model, training.optimizer, seat.reader.reached, seat.live.agreed_position())
+        beside = {"agreed": seat.live.agreed_position(), "lines": self._metrics.show_unwritten()}
+        return read_training(training.model, training.optimizer, seat.reader.reached, beside)
 
     def _load_state(self, state: State) -> None:
         training = self._seat.training
-        reached, agreed = load_training(training.model, training.optimizer, state)
+        reached, beside = load_training(training.model, training.optimizer, state)
         world = training.world
         rows = self._opened.work.open_rows(world.rank, world.size, reached.data or None)
-        self._seat = self._sit(reached, rows, agreed)
+        self._seat = self._sit(reached, rows, beside["agreed"])
+        self._metrics.take_unwritten(beside["lines"])
 
     def train(self, stop: StopFlag) -> None:
         """Take steps with the others until the last one; then the leader saves."""

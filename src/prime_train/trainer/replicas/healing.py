@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,16 +16,16 @@ State = dict[str, Any]
 
 
 def read_training(
-    model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition, agreed: list[dict[str, Any]]
+    model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition, beside: Mapping[str, Any]
 ) -> State:
-    """`agreed`: changes of settings for steps to come, which a checkpoint does not need."""
-    return gather(model, optimizer, reached, 0) | {"agreed": json.dumps(agreed)}
+    """`beside`: what a checkpoint does not need, as changes of settings for steps to come: JSON-able."""
+    return gather(model, optimizer, reached, 0) | {"beside": json.dumps(beside)}
 
 
 def load_training(
     model: nn.Module, optimizer: torch.optim.Optimizer, state: State
-) -> tuple[TrainPosition, list[dict[str, Any]]]:
-    """Load what `read_training` returned; returns the position and the changes to come."""
+) -> tuple[TrainPosition, dict[str, Any]]:
+    """Load what `read_training` returned; returns the position and what was beside it."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
     options = StateDictOptions(ignore_frozen_params=True, strict=all(each.requires_grad for each in model.parameters()))
@@ -37,4 +38,4 @@ def load_training(
         options=options,
     )
     seed.set_rng_state(json.loads(state["generators_0"]))
-    return TrainPosition(**json.loads(state["reached"])), json.loads(state["agreed"])
+    return TrainPosition(**json.loads(state["reached"])), json.loads(state["beside"])

@@ -156,6 +156,21 @@ def test_each_step_has_one_line_while_the_lead_changes(tmp_path: Path) -> None:
     assert [line["step"] for line in tiny.metrics(run_dir)] == list(range(1, 8))
 
 
+def test_a_leader_that_is_lost_before_its_line_writes_it_when_it_leads_again(tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path)
+    run_dir = tiny.prepare(tmp_path, run)
+    leader, other = Replica(0, 2, leads=True), Replica(1, 2, leads=False)
+    lost, kept = (Metrics(replace(tiny.attempt(run_dir, run), replica=one)) for one in (leader, other))
+    for one in (lost, kept):
+        one.add(replace(LINE, step=1))
+    kept.add(replace(LINE, step=2))  # the leader took the step, too, and was killed before its line
+    again = Metrics(replace(tiny.attempt(run_dir, run), replica=leader))
+    again.take_unwritten(json.loads(json.dumps(kept.show_unwritten())))
+    again.add(replace(LINE, step=3))
+    again.close()
+    assert [line["step"] for line in tiny.metrics(run_dir)] == [1, 2, 3]
+
+
 def test_a_resumed_attempt_drops_the_steps_it_takes_again(tmp_path: Path) -> None:
     run = tiny.run_spec(tmp_path)
     run_dir = tiny.prepare(tmp_path, run)
