@@ -16,15 +16,15 @@ def policy_without_a_rate(run: RunSpec) -> Problems:
 
     Source: supervise/services/instability.py.
 
-    Bad:
-        [parallel]
-        machines = 2
-        processes = 2
+    Bad (command):
         [prime_train.instability]
         policy = "auto"
-    Good:
+    Good (command):
         [prime_train.instability]
         policy = "auto"
+        [[command.settings]]
+        name = "lr"
+        value = 0.001
     """
     if run.prime_train.instability.policy != "auto" or read_rates(run):
         return
