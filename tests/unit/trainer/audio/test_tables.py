@@ -144,7 +144,9 @@ def test_counts_are_those_of_the_rows(tmp_path: Path) -> None:
 
 def test_a_million_rows_are_numbered_held_out_and_counted(tmp_path: Path) -> None:
     batch_rows, batches = 10_000, 100
-    clips = pa.StructArray.from_arrays([pa.array([b"x"] * batch_rows), pa.nulls(batch_rows, pa.string())], AUDIO.names)
+    clips = pa.StructArray.from_arrays(
+        [pa.array([b"x"] * batch_rows), pa.nulls(batch_rows, pa.string())], [field.name for field in AUDIO]
+    )
     path = tmp_path / "million.arrow"
     labels = pa.array(np.arange(batch_rows) % 400)
     batch = pa.record_batch({"audio": clips, "label": labels})
