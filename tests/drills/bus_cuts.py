@@ -338,7 +338,7 @@ class _Drill:
         entries = Counter(one["key"] for one in document["entries"])
         counts.doubled = sum(entries.values()) - len(entries)
         for name in _KEPT:
-            counts.doubled += json.loads(json.dumps(folded[name])) != document[name]
+            counts.doubled += _name_all(name, json.loads(json.dumps(folded[name]))) != _name_all(name, document[name])
 
     def _count_commands(self, counts: BusCounts) -> None:
         events = self.events()
@@ -429,6 +429,11 @@ def run(*arguments: str) -> BusCounts:
         done = subprocess.run([*networks.enter(0), *module], stdout=subprocess.PIPE, check=True, text=True)
     found = json.loads(done.stdout)
     return BusCounts(**found | {"windows": [Window(**one) for one in found["windows"]]})
+
+
+def _name_all(kind: str, listed: list[Any]) -> list[Any]:
+    """What is in a list. A change of settings by its version, because the agent sends its values in another form."""
+    return [one["version"] for one in listed] if kind == "settings" else listed
 
 
 def main() -> None:
