@@ -26,11 +26,12 @@ import soxr
 
 from prime_train import audio
 from prime_train.trainer.audio import chirps
+from prime_train.trainer.audio.clip_files import Columns
 from prime_train.trainer.audio.clips import read_crop
 from prime_train.trainer.audio.log_mel import Floats, MelSettings, compute_log_mel, write_sample
 from prime_train.trainer.audio.order import ClipOrder
 from prime_train.trainer.audio.samples import SampleMaker
-from prime_train.trainer.audio.tables import ClipTable, Columns, open_clips
+from prime_train.trainer.audio.tables import ClipTable, open_clips
 
 MEL = MelSettings()
 CROP_S = 5.0

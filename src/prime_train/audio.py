@@ -8,8 +8,8 @@ from typing import Any
 
 from prime_train.trainer.audio.batches import AudioBatch as AudioBatch
 from prime_train.trainer.audio.batches import AudioBatches
+from prime_train.trainer.audio.clip_files import Columns as Columns
 from prime_train.trainer.audio.log_mel import MelSettings as MelSettings
-from prime_train.trainer.audio.tables import Columns as Columns
 
 
 def batches(path: str | Path | Sequence[str | Path], batch: int, **settings: Any) -> AudioBatches:

@@ -35,7 +35,8 @@ from prime_train.core.rundir import RunDir, append_line
 from prime_train.events import EventLog, Phase
 from prime_train.supervise.core import journal
 from prime_train.supervise.processes.requests import SETTINGS_REQUESTED, Request, RequestReader, write_request
-from prime_train.trainer.audio.tables import Columns, open_clips
+from prime_train.trainer.audio.clip_files import Columns
+from prime_train.trainer.audio.tables import open_clips
 from tests.unit.checkpoints.packing import test_foreign as packing
 
 Result = TypeVar("Result")

@@ -96,7 +96,7 @@ ALLOWED = {
     "supervise/launch/shim.py": (1, PROC),
     "trainer/audio/scan_program.py": (1, STDIN),
     "supervise/processes/beside.py": (2, "logs and locks of agent and mirror"),
-    "trainer/audio/tables.py": (1, WRITES),
+    "trainer/audio/clip_files.py": (1, WRITES),
     "supervise/processes/lock.py": (1, "the lock"),
     "supervise/processes/requests.py": (1, "a folder, to list it"),
     "supervise/machines/follower.py": (1, "the end of the log of a launch, which it appends to"),

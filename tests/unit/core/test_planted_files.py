@@ -15,7 +15,8 @@ from prime_train.control.access import load_tokens
 from prime_train.control.index import Index, IndexedRun
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import make_own_folder
-from prime_train.trainer.audio.tables import Columns, open_clips
+from prime_train.trainer.audio.clip_files import Columns
+from prime_train.trainer.audio.tables import open_clips
 
 OTHER = 65_534  # any user but root
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user")

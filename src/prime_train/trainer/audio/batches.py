@@ -15,10 +15,11 @@ from typing import Any, Self
 import numpy as np
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.trainer.audio.clip_files import NO_LABEL, Columns
 from prime_train.trainer.audio.log_mel import Floats, MelSettings
 from prime_train.trainer.audio.order import ClipOrder, count_quotas
 from prime_train.trainer.audio.samples import BrokenClip, SampleMaker, SampleParts
-from prime_train.trainer.audio.tables import NO_LABEL, ClipTable, Columns, open_sources
+from prime_train.trainer.audio.tables import ClipTable, open_sources
 from prime_train.trainer.audio.workers import AudioWorkers, make_here
 from prime_train.trainer.data.order import Integers
 

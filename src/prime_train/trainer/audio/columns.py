@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from prime_train.core import outside
-from prime_train.trainer.audio.tables import ARROW, LABELS, PARQUET, Columns, is_audio, is_label, list_files
+from prime_train.trainer.audio.clip_files import ARROW, LABELS, PARQUET, Columns, is_audio, is_label, list_files
 
 # Parts of a name that a column with labels has; another column of integers may be a time or an identifier.
 _NAMES = ("label", "class", "code", "species", "category", "target")

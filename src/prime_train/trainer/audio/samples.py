@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.trainer.audio.clip_files import Columns, Labels
 from prime_train.trainer.audio.clips import ClipError, read_crop
 from prime_train.trainer.audio.log_mel import Floats, MelSettings, compute_log_mel, write_sample
 from prime_train.trainer.audio.order import ClipOrder
-from prime_train.trainer.audio.tables import ClipTable, Columns, Labels
+from prime_train.trainer.audio.tables import ClipTable
 
 MOST_TRIES = 16  # per sample, until a row can be decoded
 CENTRE = 0.5

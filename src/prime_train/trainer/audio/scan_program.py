@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.trainer.audio.clip_files import Columns
 from prime_train.trainer.audio.clips import ClipError, ClipInfo, read_crop, read_info
 from prime_train.trainer.audio.columns import find_columns
 from prime_train.trainer.audio.log_mel import MelSettings
 from prime_train.trainer.audio.pictures import draw_spectrograms
-from prime_train.trainer.audio.tables import ClipTable, Columns, open_clips
+from prime_train.trainer.audio.tables import ClipTable, open_clips
 
 _SHOWN = 50  # broken rows that are named; all are counted
 _REPORTED_ROWS = 100  # between two lines of progress

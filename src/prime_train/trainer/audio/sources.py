@@ -9,8 +9,9 @@ from prime_train.core.installation import cache_path
 from prime_train.spec import RunSpec, Source
 from prime_train.spec.audio import Audio
 from prime_train.trainer.audio.chirps import write_clips
+from prime_train.trainer.audio.clip_files import Columns
 from prime_train.trainer.audio.log_mel import MelSettings
-from prime_train.trainer.audio.tables import ClipTable, Columns
+from prime_train.trainer.audio.tables import ClipTable
 
 
 def find_clips(run: RunSpec) -> tuple[Path, ...]:

@@ -16,10 +16,11 @@ from typing import Any, TextIO
 import numpy as np
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.trainer.audio.clip_files import Columns
 from prime_train.trainer.audio.log_mel import Floats, MelSettings
 from prime_train.trainer.audio.order import ClipOrder
 from prime_train.trainer.audio.samples import SampleMaker
-from prime_train.trainer.audio.tables import Columns, open_sources
+from prime_train.trainer.audio.tables import open_sources
 
 
 def main(requests: TextIO, answers: TextIO) -> int:

@@ -20,7 +20,7 @@ from prime_train import audio
 from prime_train.core.errors import UserError
 from prime_train.trainer.audio import chirps
 from prime_train.trainer.audio.batches import AudioBatch, AudioBatches
-from prime_train.trainer.audio.tables import NO_LABEL
+from prime_train.trainer.audio.clip_files import NO_LABEL
 from prime_train.trainer.audio.workers import AudioWorkers
 from tests.unit.trainer.audio.test_clips import wav_header
 

@@ -23,10 +23,11 @@ from prime_train.spec.audio import AudioObjective
 from prime_train.spec.clip_size import count_parameters, count_seen, size_of
 from prime_train.trainer.attempt import StopFlag
 from prime_train.trainer.audio.chirps import write_clips
+from prime_train.trainer.audio.clip_files import Columns
 from prime_train.trainer.audio.learning.audio_model import build_audio
 from prime_train.trainer.audio.learning.encoder_folder import read_encoder
 from prime_train.trainer.audio.learning.micro_batch import draw
-from prime_train.trainer.audio.tables import Columns, open_clips
+from prime_train.trainer.audio.tables import open_clips
 from prime_train.trainer.loops import pretrain
 from prime_train.trainer.loops.clip_work import ClipRows
 from prime_train.trainer.saves.convert_checkpoint import ConversionRequest, convert

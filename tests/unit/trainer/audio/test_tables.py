@@ -11,9 +11,10 @@ import pytest
 
 from prime_train.core.errors import UserError
 from prime_train.trainer.audio import chirps
+from prime_train.trainer.audio.clip_files import Columns
 from prime_train.trainer.audio.clips import ClipError, read_crop
 from prime_train.trainer.audio.order import ClipOrder
-from prime_train.trainer.audio.tables import ClipTable, Columns, open_clips
+from prime_train.trainer.audio.tables import ClipTable, open_clips
 
 AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 CLIPS = [f"clip {number}".encode() for number in range(5)]
