@@ -274,6 +274,8 @@ class _Drill:
             wait_until(lambda: self._stop() == "accepted" or self.training.poll() is not None)
         self.training.wait(_LIMIT_S)
         wait_until(lambda: self.row().get("state") == "stopped")
+        # The agent sends the latest figures once more before it ends, and they are compared after this.
+        wait_until(lambda: not self.networks.list_processes(1))
 
     def _stop(self) -> str:
         return str(self._request("stop_requested", "stop-1", {}).get("outcome"))
