@@ -120,7 +120,10 @@ def test_with_a_secret_two_machines_train_and_one_without_is_kept_out(tmp_path: 
 
         def start(rank: int) -> subprocess.Popen[str]:
             made = hosts.machine(
-                *(tmp_path, rank, PORT, *_TWO),
+                tmp_path,
+                rank,
+                PORT,
+                *_TWO,
                 addresses=addresses,
                 within=networks.enter(rank),
                 secret=secret,
