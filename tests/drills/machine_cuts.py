@@ -29,7 +29,7 @@ PORT = 29_400
 STEPS = 200
 _LENGTH = (f"run.max_steps={STEPS}", "checkpoint.interval_steps=20", f"eval.interval_steps={STEPS}")
 _KILLS = 3
-_SECRET = "of the drill"
+_SECRET = "the secret of the drill"
 _NEVER_FORKED = 99  # an attempt: the server of the forks would start trainers in its own network
 
 

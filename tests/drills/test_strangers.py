@@ -76,7 +76,7 @@ def test_strangers_on_both_machines_change_nothing(tmp_path: Path, alone: dict[s
 
         def start(rank: int) -> subprocess.Popen[str]:
             """Without the fork server, which would start trainers in its own network."""
-            within, secret = networks.enter(rank), f"of the run {seed}"
+            within, secret = networks.enter(rank), f"the secret of the run {seed}"
             return stack.enter_context(
                 hosts.machine(
                     tmp_path,

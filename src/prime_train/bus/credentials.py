@@ -5,7 +5,6 @@ No config and no command line has a password, because both are shown and copied.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import ssl
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 
 from prime_train.bus.base import check_name
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.machines import is_loopback
 from prime_train.core.outside import MARK_BYTES, parse_json, read_text
 from prime_train.core.rundir import write_atomic
 
@@ -118,10 +118,3 @@ def parse_url(url: str) -> tuple[str, int, bool]:
         )
         raise UserError(what, _URL, why, f"tls://{found.netloc}")
     return host, port, found.scheme == "tls"
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.bus.base import MESSAGE_BYTES, check_name, to_word
-from prime_train.bus.credentials import Credentials, is_loopback, read_credentials
+from prime_train.bus.credentials import Credentials, read_credentials
 from prime_train.bus.nats_stream import STORE_BYTES, Connection, create_stream
 from prime_train.bus.server_folder import ADDRESS, CONTROLLER, create_credentials, credentials_file, list_machines
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
+from prime_train.core.machines import is_loopback
 from prime_train.core.outside import MARK_BYTES, RECORD_BYTES, read_json, read_text
 from prime_train.core.python_child import own_module
 from prime_train.core.redaction import redact

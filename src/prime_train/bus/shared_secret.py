@@ -1,7 +1,7 @@
 """Makes the credentials of a bus from a secret that machines share. Opens nothing, and writes no file.
 
 Each machine makes a password and the certificate that it trusts, so nothing but the secret has to reach it. An
-empty secret gives credentials that every installation of this package has: they protect nothing.
+empty secret gives credentials that every installation of this package has, so it is for loopback alone.
 """
 
 from __future__ import annotations

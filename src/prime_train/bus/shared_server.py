@@ -24,6 +24,8 @@ from prime_train.bus.nats_server import end_server, find_binary, permissions
 from prime_train.bus.server_folder import CONTROLLER
 from prime_train.bus.shared_secret import create_server_pair, derive_credentials, derive_password
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.machine_secret import refuse_weak
+from prime_train.core.machines import is_loopback
 from prime_train.core.python_child import own_module
 from prime_train.core.redaction import redact
 
@@ -63,7 +65,12 @@ class SharedServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when it accepts connections. Call it from the main thread. Raises UserError."""
+        """Returns when it accepts connections. Call it from the main thread.
+
+        Raises UserError, also for a secret that can be guessed where other hosts reach the port.
+        """
+        if not is_loopback(self._host):
+            refuse_weak(self._secret)
         until_s = time.monotonic() + _RELEASE_S
         while not self._try_start():
             if "in use" not in self._reason or time.monotonic() > until_s:

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from prime_train.bus.credentials import is_loopback
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.machines import is_loopback
 from prime_train.core.outside import MARK_BYTES, OutsideError, read_text
 from prime_train.core.rundir import make_own_folder
 

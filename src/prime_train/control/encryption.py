@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from prime_train.bus.base import to_word
 from prime_train.bus.certificate import create_certificate
-from prime_train.bus.credentials import is_loopback
 from prime_train.core.errors import UserError
+from prime_train.core.machines import is_loopback
 from prime_train.core.outside import MARK_BYTES, read_text
 from prime_train.core.rundir import make_folder
 

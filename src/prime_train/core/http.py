@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from prime_train.core.machines import is_loopback
 from prime_train.core.outside import to_count
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def is_safe(url: str) -> bool:
         parts = _split(url)
     except ValueError:
         return False
-    return parts.scheme == "https" or _is_loopback(parts.hostname or "")
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 def send(request: HttpRequest, bounds: HttpBounds) -> HttpReply:
@@ -194,15 +195,6 @@ def _read(response: HTTPResponse, bounds: HttpBounds, expired: threading.Event) 
     if missing:
         raise NoReplyError(HttpFault.TRUNCATED, missing)
     return bytes(content)
-
-
-def _is_loopback(host: str) -> bool:
-    from ipaddress import ip_address
-
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Answer(NamedTuple):

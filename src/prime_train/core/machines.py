@@ -7,7 +7,7 @@ variables of this project, so nothing else knows where they come from.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prime_train.core.errors import UserError
@@ -57,11 +57,14 @@ class Machines:
         }
 
 
-def create_secret(environment: MutableMapping[str, str]) -> None:
-    """Set a secret for the machines of a run, unless the user has set one."""
-    import secrets  # here, because it loads OpenSSL, and a run on one machine needs none
+def is_loopback(host: str) -> bool:
+    """Whether only this machine has the address. A name other than localhost is not judged, and counts as another's."""
+    from ipaddress import ip_address  # here, because most runs have one machine
 
-    environment.setdefault(SECRET, secrets.token_hex(32))
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def read_machines(environment: Mapping[str, str]) -> Machines | None:

@@ -178,6 +178,7 @@ class Facts:
     packages: Packages | NotKnown = NOT_GATHERED
     shm: machine.Shm | NotKnown = NOT_GATHERED
     clock: machine.MachineClock | NotKnown = NOT_GATHERED
+    machines: machine.MachineLink | NotKnown | None = NOT_GATHERED  # None: the environment names no other
     disk_speed: machine.DiskSpeed | NotKnown = NOT_GATHERED
     interpreter: Interpreter | NotKnown = NOT_GATHERED
     part_packages: tuple[PartPackage, ...] | NotKnown = NOT_GATHERED

@@ -153,6 +153,7 @@ PROBES: dict[str, Probe] = {
     "packages": lambda _: find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),
+    "machines": lambda _: host.find_machine_link(),
     "disk_speed": lambda question: host.measure_speed(question.run_dir) if question.options.deep else _NOT_DEEP,
     "interpreter": _interpreter,
     "part_packages": lambda question: find_part_packages(requirements.parts(question.run)),

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.core.errors import UserError
+from prime_train.core.machine_secret import find_launcher, find_weakness
+from prime_train.core.machines import SECRET, find_machines
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import GIB
 from prime_train.facts.facts import NotKnown
@@ -26,6 +28,7 @@ from prime_train.facts.machine import (
     Gpu,
     GpuUser,
     MachineClock,
+    MachineLink,
     OpenFiles,
     Ram,
     SaveDir,
@@ -285,3 +288,15 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+def find_machine_link() -> MachineLink | NotKnown | None:
+    """The other machines of the run, as the environment has them; None without any."""
+    try:
+        found = find_machines(os.environ)
+    except UserError as error:
+        return NotKnown(f"{error.where}: {error.what}")
+    if found is None:
+        return None
+    weakness = find_weakness(os.environ.get(SECRET, ""))
+    return MachineLink(found.rank, found.addresses, found.port, weakness, find_launcher(os.environ))

@@ -101,3 +101,16 @@ class CudaContext(NamedTuple):
 
     devices: int
     failure: str
+
+
+class MachineLink(NamedTuple):
+    """The machines of one run that the environment names, by their numbers; `rank` is that of this one.
+
+    `weakness`: why their secret protects nothing, "" if it does; never the secret. `launcher`: what started them.
+    """
+
+    rank: int
+    addresses: tuple[str, ...]
+    port: int
+    weakness: str = ""
+    launcher: str = ""

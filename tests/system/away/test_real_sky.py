@@ -16,6 +16,7 @@ from prime_train.away.sky.job_end import RECOVERED
 from prime_train.away.sky.task import SkyJobPlan
 from prime_train.away.sky.workdir import list_left_out
 from prime_train.core.errors import UserError
+from prime_train.core.machines import SECRET
 from prime_train.registry.gpus import presets
 from tests.system.away.test_job_plan import TWO_MACHINES as TWO_MACHINES_CONFIG
 from tests.system.away.test_job_plan import plan_text, plan_with_backup
@@ -181,7 +182,7 @@ def test_sky_copies_what_is_counted(answer: dict[str, Any], folders: list[Path])
 def test_sky_reads_the_number_of_machines(answer: dict[str, Any]) -> None:
     task = answer["tasks"]["two machines"]
     assert "error" not in task, task
-    assert (task["nodes"], task["run"]) == (2, TWO_MACHINES.script.run)
+    assert (task["nodes"], task["run"], task["secrets"]) == (2, TWO_MACHINES.script.run, [SECRET])
 
 
 def test_sky_is_no_stand_in_that_accepts_everything(answer: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from prime_train.away.slurm import script as slurm
 from prime_train.away.slurm.script import Resources, SlurmScript
 from prime_train.core.errors import UserError
+from prime_train.core.machines import SECRET
 from tests.golden import same_text_as_golden
 
 SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -224,6 +225,10 @@ def test_only_names_of_variables_are_exported() -> None:
     environment = {"HF_TOKEN": "s", "HOME": "/h", "PATH": "/p", "SECRET": "s", "PRIME_TRAIN_RUN": "x", "WANDB_A b": "s"}
     assert slurm.exported_names(environment) == ("HF_TOKEN", "HOME", "PATH")
     assert slurm.exported_names({"SECRET": "s", "HOOK": "s"}, ("HOOK", None)) == ("HOOK",)
+
+
+def test_the_secret_of_the_machines_is_not_in_the_environment_that_slurm_keeps_of_a_job() -> None:
+    assert slurm.exported_names({SECRET: "s", "PRIME_TRAIN_MACHINE_PORT": "4000"}) == ("PRIME_TRAIN_MACHINE_PORT",)
 
 
 @given(

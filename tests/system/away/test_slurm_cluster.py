@@ -14,6 +14,8 @@ import pytest
 
 from prime_train.away.slurm import script as slurm
 from prime_train.away.slurm.script import Resources, SlurmScript
+from prime_train.away.slurm.slurm_program import list_launcher
+from prime_train.core.machines import SECRET
 from prime_train.views.run.status import fold_events
 from tests.system.away.slurm_cluster import Cluster, cluster
 from tests.system.away.slurm_runs import hook, prime_train, run_dir_of, submit
@@ -141,3 +143,36 @@ def test_sbatch_and_bash_read_what_was_written(on_slurm: Cluster, tmp_path: Path
     assert (folder / "slurm" / f"job-{job_id}.log").read_text() == f"{(str(folder), [name], name)!r}\n", shlex.quote(
         name
     )
+
+
+_MAKES_A_SECRET = f"""
+import os, subprocess, sys
+os.environ[{SECRET!r}] = "made-" + "in-the-job"
+export = [word for word in {list_launcher({"SLURM_JOB_NUM_NODES": "2"})!r} if word.startswith("--export")]
+shown = "import os; print('the step has', os.environ.get({SECRET!r}), os.environ.get('LEFT_OUT'))"
+sys.exit(subprocess.run(["srun", "--ntasks=1", *export, sys.executable, "-c", shown]).returncode)
+"""
+
+
+def test_a_secret_that_the_job_makes_reaches_its_step_and_slurm_keeps_none(on_slurm: Cluster, tmp_path: Path) -> None:
+    """srun hands on the names of the job's --export alone, unless it is asked for all."""
+    (tmp_path / "slurm").mkdir()
+    exported = ("HOME", "PATH", "LD_LIBRARY_PATH")
+    job = SlurmScript(
+        *("run", tmp_path, tmp_path / "slurm", (sys.executable, "-c", _MAKES_A_SECRET.strip().replace("\n", "; "))),
+        *(Resources(0, 1, 100, 5, 60), exported),
+    )
+    script = tmp_path / "job.sh"
+    script.write_text(slurm.write_script(job), encoding="utf-8")
+    environment = {**os.environ, **on_slurm.variables, "LEFT_OUT": "x"}
+    done = subprocess.run(
+        ["sbatch", "--parsable", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    job_id = done.stdout.strip()
+    shown = on_slurm.wait(job_id, "COMPLETED", "FAILED")
+    assert (tmp_path / "slurm" / f"job-{job_id}.log").read_text() == "the step has made-in-the-job None\n"
+    assert "made-in-the-job" not in repr(shown)
+    kept = [path for path in (on_slurm.folder / "state").rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if b"made-in-the-job" in path.read_bytes()]

@@ -161,4 +161,4 @@ def test_srun_starts_the_run_on_every_node() -> None:
     assert list_launcher({}) == list_launcher({"SLURM_JOB_NUM_NODES": "1"}) == ()
     launcher = list_launcher({"SLURM_JOB_NUM_NODES": "4", "SLURM_CPUS_PER_TASK": "9"})
     assert launcher[0] == "srun"
-    assert {"--nodes=4", "--ntasks-per-node=1", "--cpus-per-task=9"} < set(launcher)
+    assert {"--export=ALL", "--nodes=4", "--ntasks-per-node=1", "--cpus-per-task=9"} < set(launcher)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from prime_train.core.machines import SECRET
 from tests.unit.cli.commands import PROGRAM, choose_start
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -305,6 +306,37 @@ def test_a_secret_goes_by_its_name(scene: Scene) -> None:
     assert launch["argv"][4:6] == ["--secret", "WANDB_API_KEY"]
     everything = "".join(path.read_text(encoding="utf-8") for path in scene.folder.rglob("*") if path.is_file())
     assert value not in everything + done.stdout + done.stderr
+
+
+TWO_MACHINES = ("--set", "parallel.processes=2", "--set", "parallel.machines=2", "--yes")
+
+
+def test_the_secret_of_two_machines_is_made_here_and_only_sky_reads_it(scene: Scene) -> None:
+    scene.set(frames=LIFE, logs=LOGS)
+    done = scene.run(*SPOT, *TWO_MACHINES)
+    assert done.returncode == 0, done.stderr
+    launch = next(call for call in scene.calls() if call["argv"][:2] == ["jobs", "launch"])
+    assert launch["secrets_present"] == [SECRET]
+    assert launch["argv"][4:6] == ["--secret", SECRET]
+    assert yaml.safe_load((scene.play / "launched.yaml").read_text(encoding="utf-8"))["secrets"] == {SECRET: ""}
+
+
+def test_a_secret_of_the_user_is_in_no_file_and_a_weak_one_rents_nothing(scene: Scene) -> None:
+    scene.set(frames=LIFE, logs=LOGS)
+    weak = scene.run(*SPOT, *TWO_MACHINES, **{SECRET: "of this run"})
+    assert (weak.returncode, "it has 11 characters" in weak.stderr) == (2, True)
+    assert scene.calls() == []
+    value = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+    done = scene.run(*SPOT, *TWO_MACHINES, **{SECRET: value})
+    assert done.returncode == 0, done.stderr
+    everything = "".join(path.read_text(encoding="utf-8") for path in scene.folder.rglob("*") if path.is_file())
+    assert value not in everything + done.stdout + done.stderr
+
+
+def test_without_sky_the_command_that_is_named_makes_the_secret(scene: Scene) -> None:
+    done = scene.run(*SPOT, *TWO_MACHINES, PATH=os.defpath)
+    assert done.returncode == 4
+    assert f"{SECRET}=$(openssl rand -hex 32) sky jobs launch -n quickstart --secret {SECRET}" in done.stderr
 
 
 def test_tokens_of_the_hub_and_of_the_environment_are_in_no_file(scene: Scene) -> None:

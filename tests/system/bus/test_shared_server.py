@@ -218,3 +218,12 @@ def test_a_host_without_a_server_refuses_and_one_that_is_silent_does_not() -> No
         until(has_tried)
         assert not waiting.is_refused
         waiting.close()
+
+
+@pytest.mark.parametrize("secret", ["", "of this run"])
+def test_beyond_loopback_a_secret_that_can_be_guessed_opens_no_port(secret: str) -> None:
+    port = free_port()
+    with pytest.raises(UserError, match=r"it is not set|it has 11 characters"):
+        SharedServer(secret, ["machine-1"], "0.0.0.0", port, lambda _: None).start()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5.0)

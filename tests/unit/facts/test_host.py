@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.core.machines import ADDRESSES, RANK, SECRET, Machines
 from prime_train.facts import host
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.machine import MachineLink
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -90,3 +93,26 @@ def test_the_clock_and_what_it_cannot_be_before(tmp_path: Path) -> None:
     found = host.clock(witness)
     assert found.not_before_unix_s == 5.0
     assert found.unix_s > 1_700_000_000
+
+
+@pytest.mark.parametrize(("secret", "weakness"), [("", "it is not set"), ("0f1e2d3c4b5a6978", "")])
+def test_the_machines_that_the_environment_names_are_known_and_not_their_secret(
+    monkeypatch: pytest.MonkeyPatch, secret: str, weakness: str
+) -> None:
+    for name, value in Machines(1, ("10.0.0.1", "10.0.0.2"), 4000).variables().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(SECRET, secret)
+    found = host.find_machine_link()
+    assert found == MachineLink(1, ("10.0.0.1", "10.0.0.2"), 4000, weakness)
+    assert not secret or secret not in repr(found)
+
+
+def test_machines_that_contradict_each_other_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (RANK, ADDRESSES):
+        monkeypatch.delenv(name, raising=False)
+    assert host.find_machine_link() is None
+    monkeypatch.setenv(ADDRESSES, "10.0.0.1,10.0.0.2")
+    monkeypatch.setenv(RANK, "7")
+    found = host.find_machine_link()
+    assert isinstance(found, NotKnown)
+    assert "names 2 machines" in found.reason

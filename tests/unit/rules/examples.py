@@ -64,6 +64,7 @@ GOOD_MACHINE = Facts(
     busy_ports=(),
     hub=(),
     wandb=None,
+    machines=None,
     cuda_context=CudaContext(8, ""),
     run_folder=RunFolder(Path("/runs/example")),
     data_lengths=(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 
 from prime_train.away.sky.queue import ManagedJob, parse_queue
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.machine_secret import MAKE
+from prime_train.core.machines import SECRET
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import NoAnswer, ProbeOutput, run_probe
@@ -141,6 +144,12 @@ def launch_arguments(name: str, file: Path, secret_names: tuple[str, ...]) -> li
     """The arguments of `sky` that submit a job. A secret is named; `sky` reads its value from the environment."""
     named = [word for secret in secret_names for word in ("--secret", secret)]
     return ["jobs", "launch", "-n", name, *named, str(file)]
+
+
+def show_launch(name: str, file: Path, secret_names: tuple[str, ...]) -> str:
+    """The line of a shell that submits a job. It makes the secret of several machines, which no file has."""
+    made = f"{SECRET}=$({MAKE}) " if SECRET in secret_names else ""
+    return made + shlex.join(["sky", *launch_arguments(name, file, secret_names)])
 
 
 def read_log(sky: Sky, job_id: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +15,8 @@ from prime_train.away.sky.follow import JobProgress, JobView, as_lines, describe
 from prime_train.away.sky.queue import ManagedJob, find_job
 from prime_train.away.sky.record import JobRecord, find_record, job_name, write_record
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.machines import SECRET, create_secret
+from prime_train.core.machine_secret import create_secret, refuse_weak
+from prime_train.core.machines import SECRET
 
 _EXIT_CODES = {"SUCCEEDED": ExitCode.OK, "CANCELLED": ExitCode.RESUMABLE}
 
@@ -49,6 +49,7 @@ class SkyRun:
         """Submit the task file of the record, unless a job of its name is live."""
         if SECRET in self.secrets:  # each job has one of its own, which no file keeps
             create_secret(os.environ)
+            refuse_weak(os.environ[SECRET])  # here, because its machines would refuse it when they are paid for
         try:
             sky = self._sky
             self._require_secrets()
@@ -59,9 +60,9 @@ class SkyRun:
             found = find_job(commands.list_jobs(sky), self.run)
         except Unreachable as error:
             file = os.path.relpath(self.record.task)
-            command = ["sky", *commands.launch_arguments(self.run, Path(file), self.secrets)]
+            command = commands.show_launch(self.run, Path(file), self.secrets)
             why = f"SkyPilot rents the machines; the job is written to {file}"
-            fix = f"{INSTALL}\nthen: {shlex.join(command)}"
+            fix = f"{INSTALL}\nthen: {command}"
             raise UserError(str(error), "sky", why, fix, ExitCode.OUT_OF_REACH) from None
         self.record = self.record._replace(job_id=None if found is None else found.id)
         write_record(self.folder, self.record)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core.errors import UserError
+from prime_train.core.machines import SECRET
 from prime_train.toml.did_you_mean import nearest
 
 OUTPUT = "job-%j.log"  # Slurm replaces %j by the number of the job
@@ -29,7 +30,8 @@ _EXPORTED = frozenset(
     )
 )
 _EXPORTED_PREFIXES = ("HF_", "NCCL_", "OMP_", "PRIME_TRAIN_", "PYTORCH_", "TORCH_", "VLLM_", "WANDB_")
-_NOT_EXPORTED = frozenset(("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR"))  # marks of the processes of another run
+# Marks of the processes of another run; and each start of a job makes a secret of its own, which Slurm does not keep.
+_NOT_EXPORTED = frozenset(("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR", SECRET))
 
 # Keys that --sbatch may not set, and why.
 _OWN: Mapping[str, str] = {

@@ -19,7 +19,7 @@ from prime_train.away.slurm import commands, record
 from prime_train.away.slurm.record import SlurmJob
 from prime_train.away.slurm.requeue import RequeueDecision, RunEnd, StartProgress, at_end, at_start, refuses_start
 from prime_train.core.errors import UserError
-from prime_train.core.machines import create_secret
+from prime_train.core.machine_secret import create_secret
 from prime_train.core.python_child import own_command
 from prime_train.core.rundir import RunDir
 from prime_train.programs import recorded
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str]) -> int:
     if decision is None:
         _report(f"job {job.job_id}, start {progress.restarts + 1}")
         launcher = list_launcher(os.environ)
-        if launcher:  # srun gives the environment of the job to every node
+        if (
+            launcher
+        ):  # here and not at the submission, because Slurm may keep the environment of a job, but not of a step
             create_secret(os.environ)
         code = child.run([*launcher, *RUN, *_resumed(run_arguments, progress.restarts)])
         stop = record.stop_requested(run_dir, job.job_id)
@@ -76,14 +78,16 @@ def list_launcher(environment: Mapping[str, str]) -> tuple[str, ...]:
     """What starts the run on each node of the job; nothing on a single node.
 
     srun hands a signal on to its tasks, and exits with the highest of their codes. Since Slurm 22.05 it does not read
-    the cores of a task from the job. Source: srun(1).
+    the cores of a task from the job. Without --export=ALL it hands on only what --export of the job names, which the
+    secret of the machines is not. Source: srun(1).
     """
     nodes = environment.get("SLURM_JOB_NUM_NODES", "1")
     if not nodes.isdecimal() or int(nodes) < 2:
         return ()
     cores = environment.get("SLURM_CPUS_PER_TASK")
     each = (f"--cpus-per-task={cores}",) if cores else ()
-    return ("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *each, "--kill-on-bad-exit=0")
+    tasks = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+    return ("srun", "--export=ALL", *tasks, *each, "--kill-on-bad-exit=0")
 
 
 def _own_job(environment: Mapping[str, str]) -> SlurmJob:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prime_train.bus.base import BusError, check_name, to_word
-from prime_train.bus.credentials import is_loopback, parse_url, read_credentials
+from prime_train.bus.credentials import parse_url, read_credentials
 from prime_train.bus.fleet_store import BUCKET
 from prime_train.bus.server_folder import (
     CONTROLLER,
@@ -24,6 +24,7 @@ from prime_train.bus.server_folder import (
 )
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import data_path, install_command
+from prime_train.core.machines import is_loopback
 from prime_train.views.run.runs import RUNS
 
 if TYPE_CHECKING:

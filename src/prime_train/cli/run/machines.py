@@ -43,9 +43,10 @@ def find_place(
 ) -> Machines | None:
     """The machines of the run; None for a run on one machine. Each option that is given replaces its variable.
 
-    Raises UserError where config and variables differ.
+    Raises UserError where config and variables differ, and where another host could join without a secret.
     """
     from prime_train.bus.open import require_server  # here, because a run on one machine does not need it
+    from prime_train.core.machine_secret import MAKE, require_secret  # here, as find_machines
     from prime_train.core.machines import find_machines  # here, because a run on one machine does not need it
     from prime_train.supervise.machines import protocol  # here, because a run on one machine does not need them
 
@@ -56,26 +57,11 @@ def find_place(
         raise _wrong_count(wanted, count)
     if found is None:
         return None
+    require_secret(found, os.environ)
     require_server("parallel.machines")
     if not os.environ.get(SECRET):
-        _allow_without_secret(found)
+        write_note(f"warning: without a secret any user of this machine can join the run; set {SECRET}=$({MAKE})")
     return replace(found, interface=protocol.find_interface(protocol.find_own(found)))
-
-
-def _allow_without_secret(machines: Machines) -> None:
-    """Warn where all machines are in a private network. Raises UserError where one is not."""
-    from prime_train.supervise.machines import protocol  # here, as above
-
-    give = f"{SECRET} on every machine, the same one: openssl rand -hex 16"
-    public = protocol.find_public(machines)
-    if public:
-        raise UserError(
-            what=f"{public} is a public address, and the machines of the run share no secret",
-            where=SECRET,
-            why="anyone who reaches the port of machine 0 could join the run, or end it",
-            fix=f"set {give}; or give private addresses with --machine-addresses",
-        )
-    write_note(f"warning: without a secret, any user of these machines can keep others from joining; set {give}")
 
 
 def _wrong_count(wanted: int, count: int) -> UserError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import sys
 import time
 from dataclasses import replace
@@ -18,7 +17,7 @@ from prime_train import __version__
 from prime_train.away.sky import job_plan, task
 from prime_train.away.sky.candidates import CandidateChoice, RentedGpus
 from prime_train.away.sky.carried import find_carried
-from prime_train.away.sky.commands import launch_arguments
+from prime_train.away.sky.commands import show_launch
 from prime_train.away.sky.job import SkyRun
 from prime_train.away.sky.record import JobRecord, find_record, job_name, task_path
 from prime_train.away.sky.refusals import find_paths
@@ -207,7 +206,7 @@ def _salt() -> str:
 def _comments(job: task.SkyJobPlan) -> tuple[str, ...]:
     return (
         f"The run {job.name} as a spot job of SkyPilot 0.14, written by prime-train run --spot.",
-        f"Start: {shlex.join(['sky', *launch_arguments(job.name, Path('FILE'), job.secrets)])}",
+        f"Start: {show_launch(job.name, Path('FILE'), job.secrets)}",
         "It continues by itself on another machine. The same name continues the same run.",
     )
 

@@ -6,6 +6,7 @@ and policy see no difference. The relay writes only starts, failures and unreada
 events; rank 0 writes the rest. It also starts the server of the bus, for one attempt alone. A sign of life is sent
 every second; a machine is lost after 60 s without one, or 5 s after its connection has ended. Each machine has its own
 torchrun, and global ranks are made from local ones, so torchrun listens nowhere: only the server and rank 0's store
-listen on an address that other machines reach. `--detach` and an engine, which is on loopback, are refused.
+listen on an address that other machines reach, and none starts there without a secret (`core/machine_secret.py`).
+`--detach` and an engine, which is on loopback, are refused.
 docs/machines.md is for users.
 """

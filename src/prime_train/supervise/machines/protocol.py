@@ -8,7 +8,6 @@ its values. Neither side runs anything that it is sent: a follower plans its tra
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +16,7 @@ import psutil
 
 from prime_train import __version__
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.machines import Machines
+from prime_train.core.machines import Machines, is_loopback
 
 
 def resolve(name: str) -> str:
@@ -32,10 +31,6 @@ def resolve(name: str) -> str:
     return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
 
 
-def resolve_all(names: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(resolve(name) for name in names)
-
-
 def find_own(machines: Machines) -> str:
     """The address of this machine that the others reach.
 
@@ -44,27 +39,17 @@ def find_own(machines: Machines) -> str:
     """
     own = resolve(machines.addresses[machines.rank])
     other = resolve(machines.addresses[1 if machines.rank == 0 else 0])
-    if _is_loopback(own) and not _is_loopback(other):
+    if is_loopback(own) and not is_loopback(other):
         return _find_source(other)
     return own
 
 
 def find_interface(address: str) -> str:
     """The interface with this address; "" if none has it, as inside some containers."""
-    if _is_loopback(address):
+    if is_loopback(address):
         return "lo"
     interfaces = psutil.net_if_addrs().items()
     return next((name for name, found in interfaces if any(one.address == address for one in found)), "")
-
-
-def find_public(machines: Machines) -> str:
-    """The address of a machine that the whole internet may reach; "" if all are private. Raises UserError."""
-    found = sorted(resolve_all(machines.addresses))
-    return next((address for address in found if ipaddress.ip_address(address.partition("%")[0]).is_global), "")
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
 
 
 def _find_source(address: str) -> str:
