@@ -159,7 +159,7 @@ def _log() -> Iterator[None]:
 
 
 def play_relay(chance: random.Random) -> list[str]:
-    relay._ask_to_stop = lambda: None  # the supervisor would be this process
+    relay.ask_to_stop = lambda: None  # the supervisor would be this process
     with tempfile.TemporaryDirectory(prefix="frames-") as folder, _log():
         attempt = _Attempt(Path(folder))
         attempt.relay.has_secret = chance.random() < 0.5

@@ -57,6 +57,17 @@ class Machines:
         }
 
 
+def name_machine(rank: int) -> str:
+    """The name of a machine on the bus, and among the GPUs of a command."""
+    return f"machine-{rank}"
+
+
+def find_machine(name: str) -> int:
+    """The machine with this name; -1 if it is none."""
+    number = name.removeprefix("machine-")
+    return int(number) if name != number and number.isascii() and number.isdecimal() else -1
+
+
 def create_secret(environment: MutableMapping[str, str]) -> None:
     """Set a secret for the machines of a run, unless the user has set one."""
     import secrets  # here, because it loads OpenSSL, and a run on one machine needs none

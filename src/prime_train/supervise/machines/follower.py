@@ -28,6 +28,7 @@ from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.program import Launch, Program
 from prime_train.supervise.launch.run_directory import shrink
 from prime_train.supervise.machines.channel import Channel
+from prime_train.supervise.machines.machine_test import MachineTest
 from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Lost, Message, join
 from prime_train.supervise.machines.uplink import Uplink, open_uplink
 from prime_train.supervise.processes import process
@@ -81,6 +82,8 @@ class _Follower:
         self.secrets = own_secrets([run.prime_train.alerts.webhook_env])
         self.limit_s = run.prime_train.heartbeat.join_limit_s
         self.trainer: _Trainer | None = None
+        self.test = MachineTest(run_dir)
+        self.is_paused = False
         self.problem = ""
         self.stop: signal.Signals | None = None
 
@@ -97,14 +100,15 @@ class _Follower:
                         return code
                 except Lost as error:
                     self.problem = f"; the last time: {error}"
-                    if self.trainer is not None:
+                    if self.trainer is not None or self.is_paused:
                         self.note(f"machine 0: {error}")
                 finally:
+                    self.test.end()
                     channel.close()
                     self.children.end_rest(gently=False)
-                    if self.trainer is not None:
-                        joined, finished = True, self.trainer.code == 0
-                        self.trainer = None
+                    if self.trainer is not None or self.is_paused:
+                        joined, finished = True, self.trainer is not None and self.trainer.code == 0
+                        self.trainer, self.is_paused = None, False
                         last_s = time.monotonic()
             waited_s = time.monotonic() - last_s
             # A machine that slept meanwhile gets no report of the end. Its trainer ends with 0 only after the last
@@ -119,7 +123,7 @@ class _Follower:
             self._take(_CONNECT_S)
 
     def _serve(self, channel: Channel, config_hash: str) -> ExitCode | None:
-        """Handle one attempt. Returns the exit code of the run when it has ended; None at the end of the attempt."""
+        """Handle one attempt, or one pause. Returns the exit code of the run when it has ended; None at their end."""
         channel.send(join(config_hash))
         reported = False
         while True:
@@ -129,6 +133,11 @@ class _Follower:
                         self._launch(message)
                     case "plan" if self.trainer is not None:
                         self._take_plan(message["version"], message["text"])
+                    case "paused" if self.trainer is None:
+                        self.is_paused = True
+                        self.note(f"machine 0: {message['why'][:300]}")
+                    case "test" if self.is_paused:
+                        self.test.begin()
                     case "closed" if message["code"] in list(ExitCode):
                         return ExitCode(message["code"])
                     case "refused":
@@ -145,6 +154,8 @@ class _Follower:
                 reported = True
                 channel.send({"kind": "stop", "by": self.stop.name})
             self._report(channel)
+            if self.is_paused and (result := self.test.take()) is not None:
+                channel.send(result)
 
     def _take(self, limit_s: float) -> list[Exited]:
         """The exits that have arrived, after at most `limit_s`. A signal is kept for machine 0."""
