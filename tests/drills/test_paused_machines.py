@@ -8,6 +8,7 @@ import pytest
 
 from prime_train.core.errors import ExitCode
 from prime_train.events import AlarmCleared, AlarmRaised
+from prime_train.supervise.machines.protocol import NOT_THERE
 from tests.drills.networks import can_make_networks, joined_networks
 from tests.system.supervise.machines.commanded_run import run_at
 from tests.unit.cli.commands import wait_until
@@ -26,12 +27,12 @@ def test_a_cut_while_a_run_is_paused_keeps_it_paused_until_the_machine_is_back(t
         run.do("pause", hosts.NAME)
         step = run.newest_complete()
         networks.cut(1)
-        wait_until(lambda: bool(run.events(AlarmRaised)))
+        wait_until(lambda: any(one.watch == NOT_THERE[0] for one in run.events(AlarmRaised)))
         refused = run.give("resume", hosts.NAME)
         assert (refused.returncode, run.is_paused()) == (ExitCode.USAGE, True)
         assert "no sign of life for 60 s" in refused.stderr.replace("\n", " ")
         networks.mend(1)
-        wait_until(lambda: bool(run.events(AlarmCleared)))
+        wait_until(lambda: any(one.watch == NOT_THERE[0] for one in run.events(AlarmCleared)))
         run.do("resume", hosts.NAME)
         assert run.await_step(2) > step
         assert run.resume_steps() == [0, step]

@@ -139,7 +139,7 @@ class _Attempt:
         self.bus = WireBus()
         post = Post(MACHINES, self.bus.as_bus(), CONFIG)
         self.relay = relay._Relay(
-            MACHINES, LAUNCH, post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir.settings
+            MACHINES, LAUNCH, post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir
         )
 
     def join(self, rank: int) -> bool:

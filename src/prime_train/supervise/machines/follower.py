@@ -107,7 +107,7 @@ class _Follower:
                     channel.close()
                     self.children.end_rest(gently=False)
                     if self.trainer is not None or self.is_paused:
-                        joined, finished = True, self.trainer is not None and self.trainer.code == 0
+                        joined, finished = True, self.trainer is not None and self.trainer.has_finished
                         self.trainer, self.is_paused = None, False
                         last_s = time.monotonic()
             waited_s = time.monotonic() - last_s
@@ -143,7 +143,7 @@ class _Follower:
                     case "refused":
                         raise self._refused(message["why"])
                     case "end":
-                        self._end(channel)
+                        self._end(channel, stops=message["stops"])
                         return None
                     case other:
                         raise Lost(f"it sent {other}")
@@ -218,11 +218,12 @@ class _Follower:
             channel.send({"kind": "exited", "code": trainer.code})
             trainer.reported = True
 
-    def _end(self, channel: Channel) -> None:
+    def _end(self, channel: Channel, *, stops: bool) -> None:
         """The attempt is over: a trainer that has finished exits by itself, any other is ended."""
         trainer = self.trainer
         if trainer is None:
             return
+        trainer.stops = stops
         until_s = time.monotonic() + _END_GRACE_S
         while trainer.code is None and time.monotonic() < until_s:
             for exited in self._take(_TICK_S):
@@ -256,9 +257,15 @@ class _Trainer:
         self.attempt = attempt
         self.events = events
         self.code: int | None = None
+        self.stops = False  # machine 0 has asked it to save and to end
         self.reported = False
         self._log = launch.log
         self._read_bytes = 0
+
+    @property
+    def has_finished(self) -> bool:
+        """It has taken the last step of the run: one that was asked to stop ends with 0 before that."""
+        return self.code == 0 and not self.stops
 
     def skip(self) -> None:
         """What is there already is of an earlier attempt."""

@@ -92,7 +92,7 @@ KINDS: dict[str, dict[str, type]] = {
     "stop": {"by": str},
     "launch": {"attempt": int, "resume_step": int, "micro_batch": int},
     "plan": {"version": int, "text": str},
-    "end": {},
+    "end": {"stops": bool},
     "paused": {"why": str},
     "test": {},
     "tested": {"passed": bool, "what": str, "seconds": float},

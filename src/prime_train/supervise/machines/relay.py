@@ -41,15 +41,16 @@ class _Relay:
     """The machines of one attempt."""
 
     def __init__(
-        self, machines: Machines, launch: Message, post: Post, processes: int, events: EventLog, plans: Path
+        self, machines: Machines, launch: Message, post: Post, processes: int, events: EventLog, run_dir: RunDir
     ) -> None:
         self.machines = machines
-        self.plans = plans  # the folder of changes of settings
+        self.plans = run_dir.settings  # the folder of changes of settings
         self.sent_plans: dict[int, int] = {}  # the newest version that each machine has
         self.post = post
         self.has_secret = bool(os.environ.get(SECRET))
         self.attempt = int(launch["attempt"])
         self.launch = launch
+        self.stop_request = run_dir.stop_request(self.attempt)
         self.processes = processes  # of one machine
         self.events = events
         self.joined: dict[int, Channel] = {}
@@ -195,7 +196,7 @@ class _Relay:
         self.ending = True
         for rank, channel in list(self.joined.items()):
             try:
-                channel.send({"kind": "end"})
+                channel.send({"kind": "end", "stops": self.stop_request.exists()})
             except Lost as error:
                 self._lose(rank, str(error))
         until_s = time.monotonic() + _END_LIMIT_S
@@ -262,8 +263,7 @@ def main(arguments: list[str]) -> int:
         protocol.find_own(machines)
         cause_class = "env"
         with open_post(machines, os.environ.get(SECRET, ""), os.environ[CONFIG_HASH], _print) as (post, server):
-            plans = RunDir(given.run_dir).settings
-            relay = _Relay(machines, launch, post, given.processes, events, plans)
+            relay = _Relay(machines, launch, post, given.processes, events, RunDir(given.run_dir))
             relay.run(server.keep, lambda: bool(stopping), given.join_limit_s)
             return relay.failed or 0
     except UserError as error:

@@ -16,7 +16,8 @@ from tests.unit.cli.commands import prime_train, wait_until
 from tests.unit.supervise.machines import hosts
 
 Kind = TypeVar("Kind")
-LENGTH = (*hosts.set_processes(2), "run.max_steps=100000", "checkpoint.interval_steps=100000")
+_NEVER = ("checkpoint.interval_steps=100000", "eval.interval_steps=100000")
+LENGTH = (*hosts.set_processes(2), "run.max_steps=100000", *_NEVER)
 _NEVER_FORKED = 99  # an attempt: the server of the forks would start trainers in its own network
 
 

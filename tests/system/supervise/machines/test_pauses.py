@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -10,7 +11,7 @@ from prime_train.checkpoints import layout
 from prime_train.core.errors import ExitCode
 from prime_train.events import AlarmCleared, AlarmRaised, ChildStarted, GpuTested, Phase
 from prime_train.supervise.machines.protocol import NOT_THERE
-from tests.system.supervise.machines.commanded_run import LENGTH, run_at
+from tests.system.supervise.machines.commanded_run import LENGTH, CommandedRun, run_at
 from tests.unit.cli.commands import wait_until
 from tests.unit.supervise.machines import hosts
 
@@ -19,8 +20,16 @@ SECOND = "machine 1 (127.0.0.2)"
 
 def list_trainers(*machines: subprocess.Popen[str]) -> list[str]:
     """The command lines of the trainers below supervisors that live."""
-    below = (child for one in machines for child in psutil.Process(one.pid).children(recursive=True))
-    return [line for child in below if "prime_train.trainer" in (line := " ".join(child.cmdline()))]
+    lines: list[str] = []
+    for child in [child for one in machines for child in psutil.Process(one.pid).children(recursive=True)]:
+        with suppress(psutil.Error):  # it has ended
+            lines.append(" ".join(child.cmdline()))
+    return [line for line in lines if "prime_train.trainer" in line]
+
+
+def has_alarm(run: CommandedRun, kind: type[AlarmRaised | AlarmCleared]) -> bool:
+    """Whether the other machine was missing, or came back."""
+    return any((one.watch, one.name, one.subject) == (*NOT_THERE, SECOND) for one in run.events(kind))
 
 
 def test_a_paused_run_goes_on_as_if_it_had_not_been_paused(tmp_path: Path) -> None:
@@ -53,14 +62,14 @@ def test_a_machine_that_dies_while_its_run_is_paused_is_named_and_may_come_again
         run.await_step(1)
         run.do("pause", hosts.NAME)
         second.kill()
-        wait_until(lambda: bool(run.events(AlarmRaised)))
+        wait_until(lambda: has_alarm(run, AlarmRaised))
         refused = run.give("resume", hosts.NAME)
         assert refused.returncode == ExitCode.USAGE
         assert f"{SECOND} is not there while the run is paused" in refused.stderr.replace("\n", " ")
         assert (run.is_paused(), run.resume_steps()) == (True, [0])
         assert SECOND in run.do("status", hosts.NAME)
         again = run.start(1)
-        wait_until(lambda: bool(run.events(AlarmCleared)))
+        wait_until(lambda: has_alarm(run, AlarmCleared))
         run.do("resume", hosts.NAME)
         run.await_step(2)
         run.stop(first, again)
