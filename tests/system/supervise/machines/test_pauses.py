@@ -9,7 +9,7 @@ import psutil
 
 from prime_train.checkpoints import layout
 from prime_train.core.errors import ExitCode
-from prime_train.events import AlarmCleared, AlarmRaised, ChildStarted, GpuTested, Phase
+from prime_train.events import AlarmCleared, AlarmRaised, ChildStarted, CommandAccepted, GpuTested, Phase
 from prime_train.supervise.machines.protocol import NOT_THERE
 from tests.system.supervise.machines.commanded_run import LENGTH, CommandedRun, run_at
 from tests.unit.cli.commands import wait_until
@@ -98,7 +98,7 @@ def test_a_pause_before_a_machine_has_come_waits_for_it(tmp_path: Path) -> None:
         wait_until(lambda: len(run.events(ChildStarted)) == 2)
         assert run.do("pause", hosts.NAME).startswith("paused at step 0 with no checkpoint")
         second = run.start(1)
-        run.do("resume", hosts.NAME)
+        wait_until(lambda: run.give("resume", hosts.NAME).returncode == 0)  # refused while it is missing
         run.await_step(2)
         assert run.resume_steps() == [0, 0]
         run.do("pause", hosts.NAME)
@@ -120,7 +120,7 @@ def test_a_drained_machine_is_tested_and_trains_only_after_its_return(tmp_path: 
         run.end(second)
         first.kill()  # another supervisor does not forget the drain
         again = (run.start(0), run.start(1))
-        wait_until(run.is_paused)
+        wait_until(lambda: any(one.command == "pause" for one in run.events(CommandAccepted)) and run.is_paused())
         refused = run.give("resume", hosts.NAME)
         assert refused.returncode == ExitCode.USAGE
         assert "machine-1 is drained" in refused.stderr
