@@ -42,7 +42,7 @@ class CommandedRun:
             *settings,
             addresses=f"{networks.address(0)},{networks.address(1)}",
             within=networks.enter(rank),
-            secret="of the run",
+            secret="c41d7e",
             fork_from_attempt=_NEVER_FORKED,
         )
         return self.stack.enter_context(machine)
