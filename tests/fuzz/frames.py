@@ -139,7 +139,7 @@ class _Attempt:
         self.bus = WireBus()
         post = Post(MACHINES, self.bus.as_bus(), CONFIG)
         self.relay = relay._Relay(
-            MACHINES, LAUNCH, post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir.settings
+            MACHINES, LAUNCH, post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir
         )
 
     def join(self, rank: int) -> bool:
@@ -159,7 +159,7 @@ def _log() -> Iterator[None]:
 
 
 def play_relay(chance: random.Random) -> list[str]:
-    relay._ask_to_stop = lambda: None  # the supervisor would be this process
+    relay.ask_to_stop = lambda: None  # the supervisor would be this process
     with tempfile.TemporaryDirectory(prefix="frames-") as folder, _log():
         attempt = _Attempt(Path(folder))
         attempt.relay.has_secret = chance.random() < 0.5

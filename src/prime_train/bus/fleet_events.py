@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from prime_train.core.machines import find_machine
 from prime_train.events import (
     AlarmCleared,
     AlarmRaised,
@@ -161,7 +162,9 @@ def _fold_supervisor(document: Document, record: Record) -> Document:
 
 
 def _fold_command(document: Document, event: CommandAccepted) -> Document:
-    halting = {"halting": event.command} if event.command in ("pause", "go_back", "drain") else {}
+    takes_machine = any(find_machine(one) >= 0 for one in event.gpus)
+    how = "pause" if event.command == "drain" and takes_machine else event.command
+    halting = {"halting": how} if how in ("pause", "go_back", "drain") else {}
     proposal = document.get("proposal")
     is_answer = event.command == "accept" and proposal is not None and proposal["number"] == event.step
     return halting | ({"proposal": None} if is_answer or event.command == "go_back" else {})
@@ -195,7 +198,11 @@ def _end_attempt(document: Document, event: AttemptEnded, record: Record) -> Doc
     if event.outcome == "failed":
         failures = [*document["failures"], _describe_failure(document, event, record)]
         return {**ended, "failures": failures[-FAILURES_KEPT:], "state": "restarting"}
-    return {**ended, "state": "paused"} if document.get("halting") == "pause" else ended
+    if document.get("halting") != "pause":
+        return ended
+    # No rank of a drained machine is known until an attempt has one again.
+    has_drained = any(find_machine(one["uuid"]) >= 0 for one in document["left_out"])
+    return {**ended, "state": "paused"} | ({"ranks": {}} if has_drained else {})
 
 
 def _describe_failure(document: Document, event: AttemptEnded, record: Record) -> Document:

@@ -57,6 +57,17 @@ class Machines:
         }
 
 
+def name_machine(rank: int) -> str:
+    """The name of a machine on the bus, and among the GPUs of a command."""
+    return f"machine-{rank}"
+
+
+def find_machine(name: str) -> int:
+    """The machine with this name; -1 if it is none."""
+    number = name.removeprefix("machine-")
+    return int(number) if name != number and number.isascii() and number.isdecimal() else -1
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine has the address. A name other than localhost is not judged, and counts as another's."""
     from ipaddress import ip_address  # here, because most runs have one machine

@@ -133,7 +133,7 @@ class CommandAccepted:
     # with this number.
     step: int = 0
     why: str = ""
-    gpus: tuple[str, ...] = ()  # UUIDs; "cpu" is the stand-in of a machine without GPUs
+    gpus: tuple[str, ...] = ()  # UUIDs; "cpu" is the stand-in of a machine without GPUs; "machine-1" has all of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class AlarmRaised:
 
     kind: ClassVar[str] = "alarm_raised"
     attempt: int  # 0 = raised between attempts
-    watch: str  # "gpu", "engine", "hang", "disk", "host", "preemption", "cost", "metrics", "straggler"
+    watch: str  # "gpu", "engine", "hang", "disk", "host", "preemption", "cost", "metrics", "straggler", "machines"
     name: str  # "gpu_lost"
     subject: str  # "GPU 1"
     answer: str  # the response: "note", "alert", "drain", "pause", "restart", "leave"
@@ -159,7 +159,7 @@ class GpuLeftOut:
     """Two attempts failed on this GPU, or a person drained it: the next attempts do not use it."""
 
     kind: ClassVar[str] = "gpu_left_out"
-    gpu: str  # its UUID
+    gpu: str  # its UUID, or the name of a machine with all of its GPUs: "machine-1"
     reason: str
 
 

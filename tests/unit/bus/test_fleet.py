@@ -14,7 +14,10 @@ from prime_train.events import (
     AttemptEnded,
     CheckpointDeleted,
     CheckpointSaved,
+    CommandAccepted,
     Event,
+    GpuLeftOut,
+    GpuReturned,
     LaunchAsked,
     Progress,
     Record,
@@ -145,3 +148,25 @@ def test_other_subjects_have_no_document() -> None:
     assert key_of(SUBJECT) == key_of("pt.demo.r.m1.hb") == "demo.m1"
     for subject in ("pt.demo.cmd.m1", "pt.demo.r.m1.other", "x.demo.r.m1.ev", "pt.demo.r.m1.ev.more"):
         assert key_of(subject) is None
+
+
+def test_a_drained_machine_has_no_rank_until_an_attempt_has_it_again() -> None:
+    ranks: list[Event] = [TrainerStarted(1, 1, rank, 2, "cuda:0", "bf16", 1, 1, 0) for rank in (0, 1)]
+    drained_by = GpuLeftOut("machine-1", "drained by ada")
+    drain: list[Event] = [CommandAccepted("c", "drain", "ada", gpus=("machine-1",)), drained_by]
+    end = AttemptEnded(1, 0, "stopped", "", "", "", "", "", 10)
+    events: list[Event] = [
+        *EVENTS[:2],
+        *ranks,
+        EVENTS[3],
+        *drain,
+        end,
+        GpuReturned("machine-1", "by ada"),
+        LaunchAsked(2, 10),
+    ]
+    events += [TrainerStarted(2, 1, 0, 2, "cuda:0", "bf16", 1, 1, 10)]
+    trains, drained, again = (fold_all(batch(0, count, events)) for count in (7, 8, len(events)))
+    assert set(trains["ranks"]) == {"0", "1"}
+    assert (drained["state"], drained["ranks"]) == ("paused", {})
+    assert [one["uuid"] for one in drained["left_out"]] == ["machine-1"]
+    assert (set(again["ranks"]), again["left_out"]) == ({"0"}, [])

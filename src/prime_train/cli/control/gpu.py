@@ -10,7 +10,8 @@ from prime_train.cli.control.command import Timeout, Why, give_command
 from prime_train.cli.terminal.options import NoColor, RunName
 
 app = typer.Typer()
-Gpus = Annotated[list[str], typer.Argument(metavar="GPU...", help="Numbers or UUIDs, as nvidia-smi -L shows them.")]
+_NAMES = "Numbers or UUIDs, as nvidia-smi -L shows them; machine-1 is all of another machine."
+Gpus = Annotated[list[str], typer.Argument(metavar="GPU...", help=_NAMES)]
 _TEST_S = 360.0  # a drain saves, and the test imports torch
 
 
@@ -18,11 +19,16 @@ _TEST_S = 360.0  # a drain saves, and the test imports torch
 def drain(run: RunName, gpus: Gpus, why: Why = "", timeout_s: Timeout = None, _no_color: NoColor = False) -> None:
     """Save, go on without these GPUs, and test them. Refused where too few others remain.
 
+    Of a run on several machines, the numbers are those of machine 0. Another machine leaves with all of its GPUs; the
+    run stays paused then, until that machine is returned and the run is resumed.
+
     Examples:
 
       prime-train gpu drain quickstart 3
 
       prime-train gpu drain quickstart 3 --why "ECC errors"
+
+      prime-train gpu drain quickstart machine-1
     """
     typer.echo(give_command(run, "drain", why, timeout_s or _TEST_S, gpus=gpus).what)
 

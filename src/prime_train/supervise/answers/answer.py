@@ -9,7 +9,8 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, RequestAnswered
 from prime_train.spec import RunSpec
-from prime_train.supervise.answers.commands import CommandScene, ListGpus, answer_command
+from prime_train.supervise.answers.command_scene import CommandScene, ListGpus
+from prime_train.supervise.answers.commands import answer_command
 from prime_train.supervise.answers.settings import SettingsChecked, SettingsRequests
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Program

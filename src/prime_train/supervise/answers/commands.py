@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from prime_train.checkpoints import pins
 from prime_train.core.errors import UserError
-from prime_train.core.rundir import RunDir
+from prime_train.core.machines import find_machine
 from prime_train.events import CheckpointPinned, CommandAccepted, Event, GpuLeftOut, GpuReturned, RequestAnswered
 from prime_train.events.bounds import MOST_STEPS
-from prime_train.spec import RunSpec
+from prime_train.supervise.answers import machine_commands
+from prime_train.supervise.answers.command_scene import CommandRefusal, CommandScene
 from prime_train.supervise.core.command_answers import describe_reach
 from prime_train.supervise.core.fold_instability import describe_proposal
-from prime_train.supervise.core.state import CPU, State
-from prime_train.supervise.launch.program import Program
+from prime_train.supervise.core.state import CPU
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 
 _MOST_OPEN = 16  # at once
 _MOST_GPUS = 64  # of one machine
 _LONGEST_TEXT = 200
 _PINS = ("pin", "unpin")
-ListGpus = Callable[[], tuple[tuple[str, str], ...]]  # number and UUID of each GPU of the run
-
-
-class CommandScene(NamedTuple):
-    """What the commands are judged by."""
-
-    state: State
-    run: RunSpec
-    run_dir: RunDir
-    program: Program
-    list_gpus: ListGpus = tuple
-
-    @property
-    def name(self) -> str:
-        return self.run_dir.path.name
-
-
-class CommandRefusal(Exception):
-    """The command is not carried out."""
-
-    def __init__(self, what: str, why: str, fix: str) -> None:
-        super().__init__(what)
-        self.what, self.why, self.fix = what, why, fix
 
 
 class _AlreadyDone(Exception):
@@ -112,12 +89,9 @@ _Accepted = tuple[CommandAccepted, str]
 
 def _check_pause(request: Request, scene: CommandScene) -> _Accepted:
     state = scene.state
-    if state.halt is not None and not state.halt.launches:
+    if state.halt is not None and state.is_paused:
         is_over = "paused" if state.live is None else "about to pause"
         raise _AlreadyDone(f"the run is {is_over} already, by {state.halt.by}")
-    if scene.run.parallel.machines > 1:
-        why = "the other machines wait for another attempt for prime_train.heartbeat.join_limit_s only, and then end"
-        raise CommandRefusal("a run on several machines cannot pause", why, f"prime-train stop {scene.name}")
     if not (state.live is not None and state.live.serves_only):
         _refuse_unknown_checkpoints(scene, "the run cannot pause")
     begun = "saves at its next step and ends" if scene.program.saves_by_file else "is asked to save, and ends"
@@ -139,8 +113,9 @@ def _check_resume(request: Request, scene: CommandScene) -> _Accepted:
     if state.halt is None:
         what = f"the run is not paused: its state is {state.state}"
         raise CommandRefusal(what, "only a paused run is resumed", f"prime-train status {scene.name}")
-    if state.halt.launches:
+    if not state.is_paused:
         raise _AlreadyDone("the next attempt is about to be launched already")
+    machine_commands.refuse_without_machines(scene)
     after = "when the present one has ended" if state.live is not None else "from the newest complete checkpoint"
     return _accept(request, "resume"), f"attempt {state.attempt_number + 1} is launched {after}"
 
@@ -199,6 +174,7 @@ def _check_go_back(request: Request, scene: CommandScene) -> _Accepted:
         what = f"step {step:,} cannot be resumed from: {problem}"
         why = "only a complete checkpoint holds the whole state of a run"
         raise CommandRefusal(what, why, f"complete checkpoints: {have[-400:]}")
+    machine_commands.refuse_without_machines(scene)
     what = f"the next attempt starts from step {step:,}; later checkpoints are set aside by name"
     if scene.state.live is not None:
         what = f"{describe_reach(scene.state)} is asked to save and to end; {what}"
@@ -211,12 +187,15 @@ def _check_drain(request: Request, scene: CommandScene) -> _Accepted:
         raise CommandRefusal(
             "a CPU cannot be drained", "an attempt needs one", f"prime-train gpu test {scene.name} cpu"
         )
+    machine_commands.refuse_names(asked, scene)
     asked = tuple(gpu for gpu in asked if gpu not in state.left_out)
     if not asked:
         raise _AlreadyDone("these GPUs are left out already")
     # Without a live attempt nothing ends for the drain, so it throws no training away.
     if state.live is not None and not state.live.serves_only:
         _refuse_unknown_checkpoints(scene, "no GPU of the run can be drained")
+    if find_machine(asked[0]) > 0:
+        return _accept(request, "drain", gpus=asked), machine_commands.describe_drain(asked, scene)
     used = [uuid for _, uuid in scene.list_gpus() if uuid not in state.left_out]
     left = len(used) - len(asked)
     roles = scene.program.roles(scene.run)
@@ -234,9 +213,10 @@ def _check_drain(request: Request, scene: CommandScene) -> _Accepted:
 
 def _check_test(request: Request, scene: CommandScene) -> _Accepted:
     state, asked = scene.state, _read_gpus(request, scene)
+    machine_commands.refuse_names(asked, scene)
     used = [gpu for gpu in asked if gpu != CPU and gpu not in state.left_out]
     # A test for a run that is about to pause begins when its attempt has ended.
-    if used and state.live is not None and (state.halt is None or state.halt.launches):
+    if used and state.live is not None and not state.is_paused:
         what = f"attempt {state.attempt_number} may use {', '.join(used)}"
         why = "a test beside a training takes its memory and its time"
         raise CommandRefusal(what, why, f"prime-train gpu drain {scene.name} {' '.join(used)}, which tests them too")
@@ -261,7 +241,8 @@ def _read_gpus(request: Request, scene: CommandScene) -> tuple[str, ...]:
         why = "the request names them by their numbers or UUIDs"
         raise CommandRefusal(f"{_short(named)} is no list of GPUs", why, "name one, such as 0 or GPU-1f6a...")
     by_name = {name: uuid for number, uuid in known for name in (number, uuid)} if known else {CPU: CPU}
-    # A GPU that fell off the bus may be known by its events alone.
+    by_name |= {name: name for name in machine_commands.list_machines(scene)}
+    # A GPU that fell off the bus may be known by its events alone, and a machine that the config dropped too.
     by_name |= {uuid: uuid for uuid in scene.state.left_out}
     for name in named:
         if name not in by_name:
@@ -272,6 +253,8 @@ def _read_gpus(request: Request, scene: CommandScene) -> tuple[str, ...]:
                 if known
                 else f"the stand-in is: prime-train gpu test {scene.name} cpu"
             )
+            if machines := machine_commands.list_machines(scene)[1:]:
+                fix = f"{fix}; the GPUs of another machine are named together: {machines[0]}"
             raise CommandRefusal(f"no GPU {_short(name)}", why, fix)
     return tuple(dict.fromkeys(by_name[name] for name in named))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from prime_train.core.machines import find_machine
 from prime_train.events import RequestAnswered
 from prime_train.supervise.core.fold_instability import describe_proposal, is_made
 from prime_train.supervise.core.state import CPU, Live, OpenCommand, State
@@ -37,7 +38,8 @@ def _answer(command: OpenCommand, state: State) -> RequestAnswered | None:
         case "accept":
             return _answer_accept(command, state)
         case "return":
-            return _done(command, f"used again from the next attempt on: {', '.join(command.accepted.gpus)}")
+            again = f"; to continue: prime-train resume {state.run}" if state.is_paused else ""
+            return _done(command, f"used again from the next attempt on: {', '.join(command.accepted.gpus)}{again}")
         case "drain" | "test":
             return _answer_test(command, state)
         case other:  # of another version of prime-train
@@ -45,7 +47,7 @@ def _answer(command: OpenCommand, state: State) -> RequestAnswered | None:
 
 
 def _answer_pause(command: OpenCommand, state: State) -> RequestAnswered | None:
-    if state.halt is None or state.halt.launches:
+    if not state.is_paused:
         why = "a later command, or the end of the run, came before the pause"
         return _fail(command, "the run does not stay paused", why)
     if state.live is not None:
@@ -136,6 +138,9 @@ def _answer_test(command: OpenCommand, state: State) -> RequestAnswered | None:
     what = "; ".join(f"{gpu} {'passed' if one.passed else 'FAILED'}: {one.what}" for gpu, one in found.items())
     if accepted.command == "drain":
         what = f"left out since attempt {command.attempt} ended; tested: {what}"
+        if any(find_machine(gpu) >= 0 for gpu in accepted.gpus):
+            back = f"prime-train gpu return {state.run} {' '.join(accepted.gpus)}"
+            what = f"{what}; the run is paused, and goes on after `{back}` and `prime-train resume {state.run}`"
     if all(one.passed for one in found.values()):
         return _done(command, what)
     return _fail(command, what, "a GPU that computes or copies wrongly ruins the weights", "have it replaced")

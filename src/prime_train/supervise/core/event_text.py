@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from prime_train import events
+from prime_train.core.machines import find_machine
 from prime_train.events import AlarmRaised, AttemptEnded, Event, GpuLeftOut, RunClosed
 from prime_train.spec import ENDLESS_STEPS
 from prime_train.supervise.core.fold_instability import describe_proposal
@@ -81,7 +82,7 @@ def _describe_run(event: Event) -> str:
         case events.ServiceReady(role=role, url=url, waited_s=waited_s):
             return f"{role} answers at {url} after {waited_s:.0f} s"
         case events.GpuLeftOut(gpu=gpu, reason=reason):
-            return f"{gpu} is left out where enough others remain: {reason}"
+            return f"{_describe_left_out(gpu)}: {reason}"
         case events.GpuReturned(gpu=gpu, reason=reason):
             return f"{gpu} is used again from the next attempt on: {reason}"
         case events.GpuTestBegun(gpus=gpus):
@@ -215,7 +216,7 @@ def build_alert(event: Event, state: State) -> Alert | None:
             ended: dict[str, Any] = {"class": cause_class, "id": cause_id, "newest_checkpoint": event.newest_complete}
             return _build(f"attempt {attempt} failed", event, state, "attempt_failed", ended)
         case GpuLeftOut(gpu=gpu, reason=reason):
-            parts = {"what": f"{gpu} is left out where enough others remain", "why": reason, "fix": "", "where": gpu}
+            parts = {"what": _describe_left_out(gpu), "why": reason, "fix": "", "where": gpu}
             return _build(f"{gpu} is left out", event, state, "gpu_left_out", parts)
         case RunClosed(state=end, reason=reason, exit_code=exit_code):
             parts = {"what": f"the run has {end}", "why": reason, "fix": "", "where": ""}
@@ -249,3 +250,9 @@ def _list_commands(state: State) -> tuple[str, ...]:
 def _format_text(about: str, document: dict[str, Any], progress_text: str) -> str:
     head = f"{document['run'] or 'run'}, {progress_text}: {about}"
     return "\n".join((head, *(f"{name}: {document[name]}" for name in _PARTS if document[name])))
+
+
+def _describe_left_out(gpu: str) -> str:
+    if find_machine(gpu) >= 0:
+        return f"{gpu} is taken out, and the run stays paused until it is returned"
+    return f"{gpu} is left out where enough others remain"

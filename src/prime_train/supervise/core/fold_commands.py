@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from prime_train.core.machines import find_machine
 from prime_train.events import CommandAccepted, RequestAnswered
 from prime_train.supervise.core.state import POLICY, Halt, OpenCommand, State, evolve
 
@@ -14,7 +15,8 @@ def accept(state: State, event: CommandAccepted, time_s: float) -> State:
     if event.command == "drain" and event.by == POLICY:
         state = evolve(state, drained_s=time_s)
     match event.command:
-        case "pause":  # of two commands that end the attempt, the later one counts
+        # Of two commands that end the attempt, the later one counts. No attempt goes on without a machine.
+        case "pause" | "drain" if event.command == "pause" or any(find_machine(one) >= 0 for one in event.gpus):
             return _halt(evolve(state, go_back_to=0), event, Halt(event.by, time_s))
         case "resume" if state.halt is not None:
             # A trainer that is still saving ends first: two attempts of a run never live at once.
@@ -69,6 +71,5 @@ def end_attempt(state: State) -> State:
     """After the end of an attempt: where it ended for a command, the run is not to stop."""
     if state.halt is None:
         return state
-    is_paused = not state.halt.launches
     state = evolve(state, stop_requested_s=None, stop_by="", stop_saves=True, stop_at_once=False)
-    return evolve(state, state="paused" if is_paused else "starting")
+    return evolve(state, state="paused" if state.is_paused else "starting")

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 
 from prime_train import __version__, events
 from prime_train.core.errors import UNWRITABLE, ExitCode
+from prime_train.core.machines import find_machine
 from prime_train.core.plans import read_plans
 from prime_train.core.process_id import Identity, own_identity, own_user
 from prime_train.core.redaction import own_secrets
@@ -139,10 +140,21 @@ class _Supervision:
         run, config = self._run.run, number_config(self._run_dir)
         last = find_last_step(self._run, self.state, self._run_dir)
         self._journal.append(events.RunOpened(run.name, os.getpid(), last, __version__, config, own_user()))
+        self._pause_for_drained()
         damage = self._journal.describe_damage()
         if damage and damage != self.state.damage:
             self._journal.append(events.EventsDamaged(damage))
         self._services.begin()
+
+    def _pause_for_drained(self) -> None:
+        """A machine that was drained trains in no attempt before it is returned, unless the run has fewer machines."""
+        count = self._run.parallel.machines
+        for name in self.state.drained_machines:
+            if find_machine(name) >= count or count == 1:
+                self._journal.append(events.GpuReturned(name, f"the run has {count} machines"))
+        if drained := ", ".join(self.state.drained_machines):
+            about = (f"drained-{os.getpid()}", "pause", f"the drain of {drained}")
+            self._journal.append(events.CommandAccepted(*about))
 
     def turn(self) -> None:
         jump_s = self._clock.jump_s()

@@ -198,8 +198,7 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
 
 def _pause(state: State, now_s: float) -> Action | None:
     """Wait for a person while the run is paused; None if it is not."""
-    is_paused = state.halt is not None and not state.halt.launches
-    return actions.Wait(now_s + _IDLE_WAIT_S) if is_paused else None
+    return actions.Wait(now_s + _IDLE_WAIT_S) if state.is_paused else None
 
 
 def _launch_after(number: int) -> Action:

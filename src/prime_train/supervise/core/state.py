@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from prime_train.core.machines import find_machine
 from prime_train.events import (
     AlarmRaised,
     CommandAccepted,
@@ -252,7 +253,7 @@ class State:
     alarms: tuple[ActiveAlarm, ...] = ()
     # A GPU that failed stays at fault, so neither another attempt nor another supervisor forgets it.
     gpu_failures: tuple[tuple[str, int], ...] = ()  # UUID and attempt: a fault of this GPU ended this attempt
-    left_out: tuple[str, ...] = ()  # UUIDs of GPUs that are not used any more
+    left_out: tuple[str, ...] = ()  # UUIDs of GPUs that are not used any more, and names of drained machines
     drained_s: float | None = None  # when the policy last decided to go on without a GPU
     gpu_tests: tuple[GpuTested, ...] = ()  # the latest of each GPU
     micro_batch: int | None = None  # smaller than the config's, because memory ran out
@@ -304,6 +305,15 @@ class State:
     @property
     def closed(self) -> bool:
         return self.exit_code is not None
+
+    @property
+    def is_paused(self) -> bool:
+        """No attempt follows until a person resumes the run. The live one may still save."""
+        return self.halt is not None and not self.halt.launches
+
+    @property
+    def drained_machines(self) -> tuple[str, ...]:
+        return tuple(one for one in self.left_out if find_machine(one) >= 0)
 
     @property
     def leaves_s(self) -> float | None:

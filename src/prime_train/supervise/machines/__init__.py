@@ -3,7 +3,8 @@
 Machine 0 has the run directory and the supervisor. An attempt there has one more process, the relay, which stands for
 the trainers of the other machines: it starts them, copies their output, and exits when one of them fails. So loop, fold
 and policy see no difference. The relay writes only starts, failures and unreadable checkpoints on the other machines as
-events; rank 0 writes the rest. It also starts the server of the bus, for one attempt alone. A sign of life is sent
+events; rank 0 writes the rest. It also starts the server of the bus, for one attempt alone; while the run is paused, a
+child of the supervisor has that server, so that the others wait. A sign of life is sent
 every second; a machine is lost after 60 s without one, or 5 s after its connection has ended. Each machine has its own
 torchrun, and global ranks are made from local ones, so torchrun listens nowhere: only the server and rank 0's store
 listen on an address that other machines reach, and none starts there without a secret (`core/machine_secret.py`).

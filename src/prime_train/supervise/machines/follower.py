@@ -28,6 +28,7 @@ from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.program import Launch, Program
 from prime_train.supervise.launch.run_directory import shrink
 from prime_train.supervise.machines.channel import Channel
+from prime_train.supervise.machines.machine_test import MachineTest
 from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Lost, Message, join
 from prime_train.supervise.machines.uplink import Uplink, open_uplink
 from prime_train.supervise.processes import process
@@ -81,6 +82,8 @@ class _Follower:
         self.secrets = own_secrets([run.prime_train.alerts.webhook_env])
         self.limit_s = run.prime_train.heartbeat.join_limit_s
         self.trainer: _Trainer | None = None
+        self.test = MachineTest(run_dir)
+        self.is_paused = False
         self.problem = ""
         self.stop: signal.Signals | None = None
 
@@ -97,14 +100,15 @@ class _Follower:
                         return code
                 except Lost as error:
                     self.problem = f"; the last time: {error}"
-                    if self.trainer is not None:
+                    if self.trainer is not None or self.is_paused:
                         self.note(f"machine 0: {error}")
                 finally:
+                    self.test.end()
                     channel.close()
                     self.children.end_rest(gently=False)
-                    if self.trainer is not None:
-                        joined, finished = True, self.trainer.code == 0
-                        self.trainer = None
+                    if self.trainer is not None or self.is_paused:
+                        joined, finished = True, self.trainer is not None and self.trainer.has_finished
+                        self.trainer, self.is_paused = None, False
                         last_s = time.monotonic()
             waited_s = time.monotonic() - last_s
             # A machine that slept meanwhile gets no report of the end. Its trainer ends with 0 only after the last
@@ -119,7 +123,7 @@ class _Follower:
             self._take(_CONNECT_S)
 
     def _serve(self, channel: Channel, config_hash: str) -> ExitCode | None:
-        """Handle one attempt. Returns the exit code of the run when it has ended; None at the end of the attempt."""
+        """Handle one attempt, or one pause. Returns the exit code of the run when it has ended; None at their end."""
         channel.send(join(config_hash))
         reported = False
         while True:
@@ -129,12 +133,17 @@ class _Follower:
                         self._launch(message)
                     case "plan" if self.trainer is not None:
                         self._take_plan(message["version"], message["text"])
+                    case "paused" if self.trainer is None:
+                        self.is_paused = True
+                        self.note(f"machine 0: {message['why'][:300]}")
+                    case "test" if self.is_paused:
+                        self.test.begin()
                     case "closed" if message["code"] in list(ExitCode):
                         return ExitCode(message["code"])
                     case "refused":
                         raise self._refused(message["why"])
                     case "end":
-                        self._end(channel)
+                        self._end(channel, stops=message["stops"])
                         return None
                     case other:
                         raise Lost(f"it sent {other}")
@@ -145,6 +154,8 @@ class _Follower:
                 reported = True
                 channel.send({"kind": "stop", "by": self.stop.name})
             self._report(channel)
+            if self.is_paused and (result := self.test.take()) is not None:
+                channel.send(result)
 
     def _take(self, limit_s: float) -> list[Exited]:
         """The exits that have arrived, after at most `limit_s`. A signal is kept for machine 0."""
@@ -207,11 +218,12 @@ class _Follower:
             channel.send({"kind": "exited", "code": trainer.code})
             trainer.reported = True
 
-    def _end(self, channel: Channel) -> None:
+    def _end(self, channel: Channel, *, stops: bool) -> None:
         """The attempt is over: a trainer that has finished exits by itself, any other is ended."""
         trainer = self.trainer
         if trainer is None:
             return
+        trainer.stops = stops
         until_s = time.monotonic() + _END_GRACE_S
         while trainer.code is None and time.monotonic() < until_s:
             for exited in self._take(_TICK_S):
@@ -245,9 +257,15 @@ class _Trainer:
         self.attempt = attempt
         self.events = events
         self.code: int | None = None
+        self.stops = False  # machine 0 has asked it to save and to end
         self.reported = False
         self._log = launch.log
         self._read_bytes = 0
+
+    @property
+    def has_finished(self) -> bool:
+        """It has taken the last step of the run: one that was asked to stop ends with 0 before that."""
+        return self.code == 0 and not self.stops
 
     def skip(self) -> None:
         """What is there already is of an earlier attempt."""

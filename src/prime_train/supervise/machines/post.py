@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prime_train.bus.base import Bus, BusError, Subscription
-from prime_train.core.machines import Machines
+from prime_train.core.machines import Machines, name_machine
 from prime_train.supervise.machines.channel import Channel, LinkFrame, read_frame
 from prime_train.supervise.machines.protocol import (
     Lost,
@@ -24,7 +24,6 @@ from prime_train.supervise.machines.protocol import (
     find_rank,
     name_command,
     name_report,
-    name_user,
 )
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def open_post(
     """
     from prime_train.bus.shared_server import Departures, SharedServer  # here, because they need an extra
 
-    users = [name_user(rank) for rank in range(1, machines.count)]
+    users = [name_machine(rank) for rank in range(1, machines.count)]
     server = SharedServer(secret, users, find_own(machines), machines.port, note)
     server.start()
     try:

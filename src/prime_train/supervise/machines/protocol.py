@@ -16,7 +16,7 @@ import psutil
 
 from prime_train import __version__
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.machines import Machines, is_loopback
+from prime_train.core.machines import Machines, find_machine, is_loopback, name_machine
 
 
 def resolve(name: str) -> str:
@@ -62,11 +62,13 @@ def _find_source(address: str) -> str:
 
 ROLE = "machines"  # of the relay, among the processes of an attempt
 MISSING = "machine_missing"  # the cause_id of an attempt for which a machine never came
+NOT_THERE = ("machines", "machine_not_there")  # of the alarm for a machine that is gone while its run is paused
 CONFIG_HASH = "PRIME_TRAIN_CONFIG_SHA256"  # the variable from which the relay has `hash_config` of its run
 
 LOG_BYTES = 64 * 1024  # of output in one message
+SILENT_S = 15.0  # a machine that is silent so long may be replaced by one that has not proven who it is
 
-# Follower to relay: join, log, event, exited, stop. Relay to follower: refused, launch, plan, end, closed.
+# From a follower: join, log, event, exited, tested, stop. To one: refused, launch, plan, end, paused, test, closed.
 KINDS: dict[str, dict[str, type]] = {
     "join": {"config": str, "version": str},
     "log": {"text": str},
@@ -75,7 +77,10 @@ KINDS: dict[str, dict[str, type]] = {
     "stop": {"by": str},
     "launch": {"attempt": int, "resume_step": int, "micro_batch": int},
     "plan": {"version": int, "text": str},
-    "end": {},
+    "end": {"stops": bool},
+    "paused": {"why": str},
+    "test": {},
+    "tested": {"passed": bool, "what": str, "seconds": float},
     "refused": {"why": str},
     "closed": {"code": int},
 }
@@ -105,26 +110,19 @@ def find_difference(message: Message, config: str) -> str:
     return "" if message["config"] == config else "its config is not that of machine 0"
 
 
-def name_user(rank: int) -> str:
-    """The name of a machine on the bus."""
-    return f"machine-{rank}"
-
-
 def name_report(rank: int | str) -> str:
     """The subject on which a machine reports; "*" for all machines."""
-    return f"pt.machines.r.{name_user(rank) if isinstance(rank, int) else rank}.link"
+    return f"pt.machines.r.{name_machine(rank) if isinstance(rank, int) else rank}.link"
 
 
 def name_command(rank: int) -> str:
     """The subject on which a machine hears."""
-    return f"pt.machines.cmd.{name_user(rank)}"
+    return f"pt.machines.cmd.{name_machine(rank)}"
 
 
 def find_rank(subject: str) -> int:
     """The machine that reports on a subject; -1 if it is none."""
-    user = subject.split(".")[3]
-    number = user.removeprefix("machine-")
-    return int(number) if user != number and number.isascii() and number.isdecimal() else -1
+    return find_machine(subject.split(".")[3])
 
 
 def parse(message: Mapping[str, Any]) -> Message:

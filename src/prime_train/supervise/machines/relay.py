@@ -25,13 +25,12 @@ from prime_train.events import CheckpointUnreadable, EventLog, Phase, TrainerFai
 from prime_train.supervise.machines import protocol
 from prime_train.supervise.machines.channel import Channel
 from prime_train.supervise.machines.post import Join, Post, open_post
-from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, Lost, Message
+from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, SILENT_S, Lost, Message
 
 _TICK_S = 0.2
 _END_TICK_S = 0.05
 _REPORT_S = 30.0  # between events that name the machines that are waited for
 _END_LIMIT_S = 6.0  # for the others to end; the supervisor kills this process after 10 s
-_SILENT_S = 15.0  # a machine that is silent so long may be replaced by one that has not proven who it is
 _MOST_LOG_BYTES = 64 * 2**20  # of one machine in one attempt
 _LEAVE_S = 0.3  # for the server to see that a machine has gone, which rank 0 sees at the same time
 _CLOSE_LIMIT_S = 10.0  # to report the end of the run to every machine
@@ -42,15 +41,16 @@ class _Relay:
     """The machines of one attempt."""
 
     def __init__(
-        self, machines: Machines, launch: Message, post: Post, processes: int, events: EventLog, plans: Path
+        self, machines: Machines, launch: Message, post: Post, processes: int, events: EventLog, run_dir: RunDir
     ) -> None:
         self.machines = machines
-        self.plans = plans  # the folder of changes of settings
+        self.plans = run_dir.settings  # the folder of changes of settings
         self.sent_plans: dict[int, int] = {}  # the newest version that each machine has
         self.post = post
         self.has_secret = bool(os.environ.get(SECRET))
         self.attempt = int(launch["attempt"])
         self.launch = launch
+        self.stop_request = run_dir.stop_request(self.attempt)
         self.processes = processes  # of one machine
         self.events = events
         self.joined: dict[int, Channel] = {}
@@ -107,7 +107,7 @@ class _Relay:
             _print(f"{name} has joined")
         else:
             joining.channel.close()
-            if self.has_secret or there.silent_s > _SILENT_S:
+            if self.has_secret or there.silent_s > SILENT_S:
                 self._lose(rank, "its supervisor was started again")
 
     def _send_plans(self, rank: int, channel: Channel) -> None:
@@ -136,7 +136,7 @@ class _Relay:
                     self._report_exit(rank, code)
             case "stop":
                 _print(f"{self.machines.name(rank)} got {message['by']}: the run is asked to stop")
-                _ask_to_stop()
+                ask_to_stop()
             case _:
                 raise Lost(f"it sent {message['kind']}")
 
@@ -196,7 +196,7 @@ class _Relay:
         self.ending = True
         for rank, channel in list(self.joined.items()):
             try:
-                channel.send({"kind": "end"})
+                channel.send({"kind": "end", "stops": self.stop_request.exists()})
             except Lost as error:
                 self._lose(rank, str(error))
         until_s = time.monotonic() + _END_LIMIT_S
@@ -235,7 +235,7 @@ def _print(text: str, end: str = "\n") -> None:
     sys.stdout.flush()
 
 
-def _ask_to_stop() -> None:
+def ask_to_stop() -> None:
     """Send the supervisor of this process the notice of a scheduler.
 
     Several machines may get one at the same time, and a second SIGTERM would end the run without a save.
@@ -263,8 +263,7 @@ def main(arguments: list[str]) -> int:
         protocol.find_own(machines)
         cause_class = "env"
         with open_post(machines, os.environ.get(SECRET, ""), os.environ[CONFIG_HASH], _print) as (post, server):
-            plans = RunDir(given.run_dir).settings
-            relay = _Relay(machines, launch, post, given.processes, events, plans)
+            relay = _Relay(machines, launch, post, given.processes, events, RunDir(given.run_dir))
             relay.run(server.keep, lambda: bool(stopping), given.join_limit_s)
             return relay.failed or 0
     except UserError as error:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prime_train.bus.base import Subscription
-from prime_train.core.machines import Machines
+from prime_train.core.machines import Machines, name_machine
 from prime_train.supervise.machines.channel import Channel, read_frame
-from prime_train.supervise.machines.protocol import name_command, name_report, name_user
+from prime_train.supervise.machines.protocol import name_command, name_report
 
 if TYPE_CHECKING:
     from prime_train.bus.nats import NatsBus
@@ -62,7 +62,7 @@ def open_uplink(machines: Machines, secret: str) -> Iterator[Uplink]:
     from prime_train.bus.nats import NatsBus  # here, because they need an extra
     from prime_train.bus.shared_secret import derive_credentials
 
-    user = name_user(machines.rank)
+    user = name_machine(machines.rank)
     bus = NatsBus(derive_credentials(secret, user, machines.addresses[0], machines.port), user, _LONGEST_PAUSE_S)
     try:
         yield Uplink(bus, machines.rank, bus.subscribe(name_command(machines.rank)))

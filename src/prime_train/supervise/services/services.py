@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from prime_train import events
+from prime_train.core.machines import find_machine
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Cause
@@ -30,6 +31,7 @@ from prime_train.supervise.services.gpu_test import GpuTest
 from prime_train.supervise.services.instability import InstabilityWatch
 from prime_train.supervise.services.log_follower import LogFollower
 from prime_train.supervise.services.packing import PackingChild
+from prime_train.supervise.services.waiting_machines import WaitingMachines
 from prime_train.supervise.services.watch_runner import WatchRunner
 from prime_train.supervise.watches.hang.activity import Activity, Suspicion
 from prime_train.supervise.watches.watch import RunningWatches
@@ -62,6 +64,7 @@ class RunServices:
         self._packing = PackingChild(run_dir, run.prime_train.backup.compress)
         self._backup = BackgroundBackup(run, run_dir, partial(program.places, run, run_dir))
         self._gpu_test = GpuTest(run_dir)
+        self._waiting = WaitingMachines(run, run_dir)
         self._observer: Observer | None = None
         self._instability = InstabilityWatch(run, run_dir, program)
         self._watch_runner = WatchRunner(tuple(watches), run_dir)
@@ -92,6 +95,7 @@ class RunServices:
         self._backup.consider(state)
         yield from self._backup.results(state)
         yield from self._gpu_test.results()
+        yield from self._waiting.turn(state)
         for freed in self._disk.freed() if self._disk is not None else ():
             path, size_bytes = str(freed.path), freed.size_bytes
             yield events.SpaceFreed(state.attempt_number, path, size_bytes, freed.reason, freed.failed)
@@ -131,6 +135,7 @@ class RunServices:
             *self._packing.processes(),
             *self._backup.processes(),
             *self._gpu_test.processes(),
+            *self._waiting.processes(),
         )
 
     def flush(self, state: State, is_interrupted: Callable[[], bool]) -> Iterator[Event]:
@@ -153,6 +158,7 @@ class RunServices:
         self._packing.close()
         self._backup.end()
         self._gpu_test.end()
+        self._waiting.end()
         self._watch_runner.end()
         return self._alerts.close()
 
@@ -164,8 +170,9 @@ class RunServices:
         return tuple(zip(self._gpu.numbers(uuids), uuids, strict=True))
 
     def test_gpus(self, request_id: str, gpus: Sequence[str]) -> None:
-        """Test GPUs in a child; `turn` returns the results."""
-        self._gpu_test.run(request_id, gpus)
+        """Test GPUs in a child, or all GPUs of other machines there; `turn` returns the results."""
+        is_here = all(find_machine(gpu) < 0 for gpu in gpus)
+        (self._gpu_test.run if is_here else self._waiting.test)(request_id, gpus)
 
     # --- for one attempt ---
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from prime_train.core.machines import find_machine
 from prime_train.core.units import counted, format_count, format_seconds
 from prime_train.events.record import describe
 from prime_train.supervise.core.fold_instability import describe_proposal
@@ -144,7 +145,7 @@ def _gpu(uuid: str, state: State) -> dict[str, Any]:
 def _paused(state: State) -> dict[str, Any] | None:
     """Since when the run is paused, or is about to be, and by whom; null for a run that goes on."""
     halt = state.halt
-    return {"since_s": round(halt.since_s, 3), "by": halt.by} if halt is not None and not halt.launches else None
+    return {"since_s": round(halt.since_s, 3), "by": halt.by} if halt is not None and state.is_paused else None
 
 
 def _server(state: State) -> str | None:
@@ -178,8 +179,11 @@ def as_lines(document: Document) -> list[tuple[str, str]]:
         lines.append(("proposed", f"{proposal['change']}; {accept}"))
     if document["micro_batch"] is not None:
         lines.append(("micro-batch", f"{document['micro_batch']}, reduced because memory ran out"))
-    if left_out := [gpu["uuid"] for gpu in document["gpus"] if gpu["left_out"]]:
-        lines.append(("left out", f"{', '.join(left_out)}, if enough other GPUs remain"))
+    drained, left_out = _list_left_out(document)
+    if drained:
+        lines.append(("drained", f"{drained}; to return it: prime-train gpu return {document['run']} {drained}"))
+    if left_out:
+        lines.append(("left out", f"{left_out}, if enough other GPUs remain"))
     lines.extend(("GPU", f"{gpu['uuid']} is suspect") for gpu in document["gpus"] if gpu["stage"] == "suspect")
     tested = ((gpu["uuid"], gpu["test"]["passed"]) for gpu in document["gpus"] if gpu["test"])
     lines.extend(("GPU test", f"{uuid} {'passed' if passed else 'failed'}") for uuid, passed in tested)
@@ -194,6 +198,13 @@ def as_lines(document: Document) -> list[tuple[str, str]]:
     if document["events_damage"]:
         lines.append(("events", f"some cannot be used: {document['events_damage']}"))
     return [*lines, ("directory", document["path"])]
+
+
+def _list_left_out(document: Document) -> tuple[str, str]:
+    """The machines and the GPUs that the run does not use."""
+    names = [gpu["uuid"] for gpu in document["gpus"] if gpu["left_out"]]
+    machines = [name for name in names if find_machine(name) >= 0]
+    return " ".join(machines), ", ".join(name for name in names if name not in machines)
 
 
 def _state(document: Document) -> str:

@@ -145,7 +145,7 @@ def test_a_machine_runs_attempts_until_the_run_ends(machine_0: Machine0, tmp_pat
         first = machine_0.accept()
         first.send(launch(1, micro_batch=2))
         pids.append(int(machine_0.wait_for(first, "log")["text"].split()[-1]))
-        first.send({"kind": "end"})
+        first.send({"kind": "end", "stops": False})
         assert machine_0.wait_for(first, "exited")["code"] == -9
         second = machine_0.accept()
         second.send(launch(2))
@@ -155,7 +155,7 @@ def test_a_machine_runs_attempts_until_the_run_ends(machine_0: Machine0, tmp_pat
         assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)  # noqa: PTH110 - a process is no file
         third.send(launch(3, resume_step=7))
         assert machine_0.wait_for(third, "exited")["code"] == 7
-        third.send({"kind": "end"})
+        third.send({"kind": "end", "stops": False})
         last = machine_0.accept()
         last.send({"kind": "closed", "code": 6})
         machine_0.end(last)

@@ -1,13 +1,11 @@
 """Real trainings on two machines, which are two folders and two addresses of loopback: FSDP2 over gloo."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 from prime_train.checkpoints import layout
-from prime_train.core.plans import list_versions, read_plan, write_plan
-from prime_train.core.rundir import RunDir
+from prime_train.core.plans import list_versions, read_plan
 from prime_train.events import AttemptEnded, Progress, SettingsApplied, TrainerStarted
 from tests.unit.cli.commands import wait_until
 from tests.unit.supervise.machines import hosts
@@ -66,13 +64,7 @@ def test_a_change_reaches_the_ranks_of_both_machines_at_one_step(tmp_path: Path)
     plans = [read_plan(together.settings, version) for version in (1, 2)]
     assert [read_plan(there, version) for version in list_versions(there)] == plans
 
-    alone = RunDir((tmp_path / "1" / "runs" / hosts.NAME).resolve())
-    for plan in plans:
-        write_plan(alone.settings, plan)
-    alone.attempt(1).mkdir(parents=True)
-    steps = {"applied": [[event.version, event.step] for event in applied]}
-    alone.applied_settings(1).write_text(json.dumps(steps), encoding="utf-8")
-    hosts.train_alone(tmp_path / "1", *settings)
+    alone = hosts.train_alike(tmp_path / "1", together, settings)
     newest = layout.newest_complete(together.checkpoints)
     assert newest is not None
     assert hosts.read_weights(alone, newest.step) == hosts.read_weights(together, newest.step)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,12 +16,14 @@ from prime_train.checkpoints.layout import PIN, SavedCheckpoint
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, Record, TrainerEvent
-from prime_train.supervise.answers.commands import CommandScene, answer_command
+from prime_train.supervise.answers.command_scene import CommandScene
+from prime_train.supervise.answers.commands import answer_command
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.policy import Policy, decide
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Role
+from prime_train.supervise.machines.protocol import NOT_THERE
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 from tests.fakes.supervisor import fake_run
 
@@ -43,6 +46,7 @@ class World:
     knows_checkpoints: bool = True
     used: tuple[str, ...] = ()  # by the live attempt
     testing: tuple[str, tuple[str, ...]] = ("", ())
+    machines: int = 1
 
     def write(self, event: Event) -> None:
         self.now_s += 1.0
@@ -87,7 +91,7 @@ class World:
         assert not set(self.testing[1]) & set(self.used)
         self.write(events.LaunchAsked(attempt, max(self.saved, default=0)))
 
-    def give(self, command: str) -> None:
+    def give(self, command: str, *gpus: str) -> None:
         if command == STOP:
             self.write(events.StopAsked("prime-train stop"))
             return
@@ -96,7 +100,7 @@ class World:
         if command == "go_back" and self.saved:
             body["step"] = self.saved[0]
         if command in ("drain", "test", "return"):
-            body["gpus"] = [GPUS[self.asked % len(GPUS)][1]]
+            body["gpus"] = [*gpus] or [GPUS[self.asked % len(GPUS)][1]]
         request = Request(COMMAND_REQUESTED, f"id-{self.asked}", body)
         for event in list(answer_command(request, self.scene())):
             self.write(event)
@@ -110,7 +114,9 @@ class World:
             checkpoints=lambda *_: found,
             roles=lambda *_: (Role("trainer", 1),),
         )
-        return CommandScene(self.state, fake_run(self.tmp, 10**6), RunDir(self.tmp), program, lambda: GPUS)
+        run = fake_run(self.tmp, 10**6)
+        run = replace(run, parallel=replace(run.parallel, processes=self.machines, machines=self.machines))
+        return CommandScene(self.state, run, RunDir(self.tmp), program, lambda: GPUS)
 
     def finish_test(self) -> None:
         (request_id, gpus), self.testing = self.testing, ("", ())
@@ -425,3 +431,106 @@ def test_a_pin_is_set_at_once_and_is_an_event_when_it_changes_something(tmp_path
         assert isinstance(answer, events.RequestAnswered)
         assert (answer.outcome, bool(answer.what and answer.why and answer.fix)) == ("refused", True), step
     assert not (folders[20] / PIN).exists()
+
+
+# --- runs on several machines -----------------------------------------------------------------------
+
+
+def refusals(world: World) -> list[str]:
+    answers = (event for event in world.written if isinstance(event, events.RequestAnswered))
+    return [answer.what for answer in answers if answer.outcome == "refused"]
+
+
+def test_a_run_without_a_machine_stays_paused_until_it_is_returned(tmp_path: Any) -> None:
+    world = opened(tmp_path)
+    world.machines = 3
+    world.step()
+    world.give("drain", "machine-1")
+    world.settle()
+    world.end("stopped")
+    world.settle()
+    assert (world.state.state, world.state.attempt_number) == ("paused", 1)
+    assert world.testing == ("id-1", ("machine-1",))
+    world.finish_test()
+    world.settle()
+    assert final_answers(world) == {"id-1": ["accepted", "done"]}
+    for command in ("resume", "go_back"):
+        world.give(command)
+        world.settle()
+    assert refusals(world) == 2 * ["the run stays paused, because machine-1 is drained"]
+    world.give("return", "machine-1")
+    world.settle()
+    assert (world.state.state, world.state.left_out) == ("paused", ())
+    world.give("resume")
+    world.settle()
+    assert (world.state.attempt_number, world.state.restarts) == (2, 0)
+
+
+def test_a_drain_of_a_machine_overtakes_a_resume(tmp_path: Any) -> None:
+    world = opened(tmp_path)
+    world.machines = 2
+    world.give("pause")
+    world.give("resume")
+    world.give("drain", "machine-1")
+    world.settle()
+    world.end("stopped")
+    world.settle()
+    assert (world.state.state, world.state.attempt_number) == ("paused", 1)
+    assert final_answers(world)["id-2"] == ["accepted", "failed"]
+
+
+def test_a_run_waits_for_the_test_of_a_machine_that_it_uses(tmp_path: Any) -> None:
+    world = opened(tmp_path)
+    world.machines = 2
+    world.give("pause")
+    world.settle()
+    world.end("stopped")
+    world.settle()
+    for command in ("test", "resume"):
+        world.give(command, "machine-1")
+        world.settle()
+    assert (world.testing, world.state.attempt_number) == (("id-2", ("machine-1",)), 1)
+    world.finish_test()
+    world.settle()
+    assert world.state.attempt_number == 2
+
+
+def test_a_machine_that_is_not_there_keeps_a_run_paused(tmp_path: Any) -> None:
+    world = opened(tmp_path)
+    world.machines = 2
+    world.give("pause")
+    world.settle()
+    world.end("stopped")
+    world.settle()
+    name = "machine 1 (10.0.0.2)"
+    what = f"{name} is not there while the run is paused: it left"
+    world.write(events.AlarmRaised(0, *NOT_THERE, name, "alert", "hardware", what, "", "", name, 0))
+    world.give("resume")
+    assert refusals(world) == [what]
+    world.write(events.AlarmCleared(0, *NOT_THERE, name))
+    world.give("resume")
+    world.settle()
+    assert world.state.attempt_number == 2
+
+
+@pytest.mark.parametrize(
+    ("machines", "gpus", "what"),
+    [
+        (2, ("machine-0",), "machine-0 cannot be taken out"),
+        (2, ("machine-1", "GPU-0"), "machine-1 and GPUs are named together"),
+        (2, ("machine-2",), "no GPU 'machine-2'"),
+        (2, ("machine--1",), "no GPU 'machine--1'"),
+        (1, ("machine-1",), "no GPU 'machine-1'"),
+        (1, ("machine-0",), "no GPU 'machine-0'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["drain", "test"])
+def test_what_is_no_other_machine_is_not_taken_out(
+    tmp_path: Any, command: str, machines: int, gpus: tuple[str, ...], what: str
+) -> None:
+    world = opened(tmp_path)
+    world.machines = machines
+    world.give(command, *gpus)
+    world.settle()
+    assert refusals(world) == [what]
+    assert (world.state.left_out, world.state.live is not None) == ((), True)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from prime_train.checkpoints import layout
 from prime_train.core.machines import SECRET
+from prime_train.core.plans import list_versions, read_plan, write_plan
 from prime_train.core.rundir import RunDir
-from prime_train.events import Event, read
+from prime_train.events import Event, SettingsApplied, read
 from tests import fork_server
 from tests.unit.cli import small
 from tests.unit.cli.commands import clean_environment
@@ -74,6 +75,18 @@ def train_alone(folder: Path, *settings: str) -> RunDir:
         [sys.executable, "-c", _MAIN, *arguments(*settings)], cwd=folder, env=_environment(folder, 1), check=True
     )
     return RunDir((folder / "runs" / NAME).resolve())
+
+
+def train_alike(folder: Path, other: RunDir, settings: Sequence[str]) -> RunDir:
+    """The run on one machine, with the changes of another run at the same steps."""
+    alone = RunDir((folder / "runs" / NAME).resolve())
+    for version in list_versions(other.settings):
+        write_plan(alone.settings, read_plan(other.settings, version))
+    applied = [event for event in read_events(other) if isinstance(event, SettingsApplied)]
+    alone.attempt(1).mkdir(parents=True)
+    steps = {"applied": [[event.version, event.step] for event in applied]}
+    alone.applied_settings(1).write_text(json.dumps(steps), encoding="utf-8")
+    return train_alone(folder, *settings)
 
 
 @contextmanager

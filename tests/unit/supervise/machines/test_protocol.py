@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.core.machines import name_machine
 from prime_train.supervise.machines.protocol import (
     KINDS,
     Lost,
@@ -13,7 +14,6 @@ from prime_train.supervise.machines.protocol import (
     join,
     name_command,
     name_report,
-    name_user,
     parse,
 )
 
@@ -48,7 +48,7 @@ def test_unknown_values_of_a_message_are_dropped() -> None:
 @pytest.mark.parametrize("rank", [0, 1, 4095])
 def test_a_machine_is_known_by_its_subject(rank: int) -> None:
     assert find_rank(name_report(rank)) == rank
-    assert name_command(rank).endswith(f".{name_user(rank)}")
+    assert name_command(rank).endswith(f".{name_machine(rank)}")
 
 
 @pytest.mark.parametrize("user", ["controller", "machine-", "machine--1", "machine-x", "x"])

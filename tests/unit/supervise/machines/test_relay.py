@@ -35,7 +35,7 @@ class Run:
         self.left: list[str] = []  # users whose connection the server of the bus saw end
         self.post = Post(MACHINES, self.bus, "config", self._take_left)
         self.relay = relay._Relay(
-            MACHINES, LAUNCH, self.post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir.settings
+            MACHINES, LAUNCH, self.post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir
         )
         self.relay.has_secret = True
 
