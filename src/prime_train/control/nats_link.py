@@ -56,7 +56,8 @@ class NatsLink:
     def open(self, now_s: float) -> FleetStore | FleetReader:
         if self._reads_only:
             return FleetReader(self._bus)
-        create_stream(self._bus) if self._server is None else self._server.create_stream(self._bus)
+        connection = self._bus.connection
+        create_stream(connection) if self._server is None else self._server.create_stream(connection)
         return FleetStore(self._bus, now_s, describe)
 
     def take_remarks(self) -> list[str]:
