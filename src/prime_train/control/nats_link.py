@@ -10,8 +10,7 @@ import time
 
 from prime_train.bus.base import Bus
 from prime_train.bus.credentials import Credentials
-from prime_train.bus.fleet_reader import FleetReader
-from prime_train.bus.fleet_store import FleetStore
+from prime_train.bus.fleet_store import FleetReader, FleetStore
 from prime_train.bus.nats import NatsBus
 from prime_train.bus.nats_server import NatsServer
 from prime_train.bus.nats_stream import create_stream
