@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import plotly
 from anyio import CapacityLimiter, to_thread

@@ -1,8 +1,8 @@
 """Makes the documents that the page and `top` show from what is known of the runs.
 
 `make_row` is the line of a run, `map_devices` the machines with their GPUs, `make_detail` everything of one run. The
-numbers come from the document of `status`. Only settings, checkpoints and traces are read from folders. Ages are given as
-times, because an age would change at each look.
+numbers come from the document of `status`. Only settings, checkpoints and traces are read from folders. Ages are
+given as times, because an age would change at each look.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class InstabilityWatch:
         return max(usable, default=0)
 
     def _skip_steps(self, found: Excess) -> dict[str, Any]:
-        """The steps that changed no weights so far, and those of this instability. Empty where no rank leaves any out."""
+        """The steps that changed no weights so far, and those of this instability. Empty where none can be left out."""
         run, key = self._run, "optim.skip_steps"
         if run.command is not None or not takes_plans(run) or run.run.kind == "rl":
             return {}

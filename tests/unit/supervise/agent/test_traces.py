@@ -100,7 +100,12 @@ def test_nothing_else_in_the_folder_is_sent(run_dir: RunDir, tmp_path: Path) -> 
     (run_dir.profile / "step_1.trace.json.gz").symlink_to(tmp_path / "secret")
     (run_dir.profile / "step_2.trace.json.gz").mkdir()
     os.mkfifo(run_dir.profile / "step_3.trace.json.gz")
-    for name in ("step_4.trace.json.gz.tmp", ".step_4.trace.json.gz.7.tmp", "step_4.memory.pickle", "a b.trace.json.gz"):
+    for name in (
+        "step_4.trace.json.gz.tmp",
+        ".step_4.trace.json.gz.7.tmp",
+        "step_4.memory.pickle",
+        "a b.trace.json.gz",
+    ):
         (run_dir.profile / name).write_bytes(b"x")
     (run_dir.profile / "step_5.trace.json.gz").write_bytes(b"")
     assert TraceQueue(run_dir).next_message() is None
