@@ -287,5 +287,5 @@ def _make_checkpoint(document: Document, one: Document, now_s: float) -> Row:
 def _make_trace(name: str, one: Document) -> Row:
     total = count_parts(one["size_bytes"])
     note = one["note"] or ("" if is_whole(one) else f"{one['parts']} of {total} parts have come")
-    about = {"name": name, "size_bytes": one["size_bytes"], "saved_s": one["saved_s"], "note": note}
-    return shorten(about) | {"ready": is_whole(one)}
+    about: Row = shorten({"name": name, "size_bytes": one["size_bytes"], "saved_s": one["saved_s"], "note": note})
+    return about | {"ready": is_whole(one)}

@@ -146,9 +146,9 @@ def test_what_a_run_in_the_folder_can_is_there_on_another_machine(folder: Path) 
         stacks = {"name": "stacks-trainer-7.txt", "lines": ["MainThread: all_reduce (nccl.py:7)"]}
         assert found["evidence"] == [stacks]
         address = "/api/trace?name=m2/demo&trace=step_30.trace.json.gz"
-        saved = again.ask("GET", address, again.viewer)
-        assert saved.text.encode(errors="surrogateescape") == trace
-        assert "attachment" in saved.headers["content-disposition"]
+        answer = again.ask("GET", address, again.viewer)
+        assert answer.text.encode(errors="surrogateescape") == trace
+        assert "attachment" in answer.headers["content-disposition"]
         assert again.get("/api/trace?name=m2/demo&trace=step_31.trace.json.gz").status == 404
 
 
