@@ -187,3 +187,14 @@ def test_parts_that_come_twice_and_in_any_order_before_make_the_same_trace(ends:
             assert store.keep(documents, KEY, BusMessage(EVENTS, "x", part.to_body()), 1.0) == ""
         assert read(bus, documents[KEY]) == content
         assert len(bus.objects(OBJECTS).list_names()) == len(parts)
+
+
+def test_a_part_after_one_that_never_came_makes_no_whole_trace(tmp_path: Path) -> None:
+    bus, parts = LocalBus(tmp_path / "bus"), cut(os.urandom(2 * PART_BYTES + 1))
+    store, documents = TraceStore(bus), dict[str, Document]({KEY: {**EMPTY}})
+    for part in (parts[0], parts[2], parts[0], parts[2]):
+        store.keep(documents, KEY, BusMessage(EVENTS, "x", part.to_body()), 1.0)
+    assert not is_whole(documents[KEY]["traces"][NAME])
+    assert len(bus.objects(OBJECTS).list_names()) == 1
+    store.keep(documents, KEY, BusMessage(EVENTS, "x", parts[1].to_body()), 1.0)
+    assert not is_whole(documents[KEY]["traces"][NAME])
