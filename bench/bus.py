@@ -83,7 +83,7 @@ def _serving(folder: Path) -> Iterator[tuple[NatsServer, NatsBus]]:
     bus = NatsBus(server.credentials(CONTROLLER), "bench")
     try:
         assert bus.wait_connected(DEADLINE_S)
-        server.create_stream(bus)
+        server.create_stream(bus.connection)
         yield server, bus
     finally:
         bus.close()

@@ -8,5 +8,5 @@ A time-out means "not known": the message may arrive later. So each message has 
 a sender repeats with the same id. A kept message stays in the store until its named reader acknowledges it; where the
 store is full it is refused, and the sender still has it. Kept messages and keys are read by position, because a
 consumer in JetStream hears nothing for up to 18 s after its server restarts. Objects are written and read by the
-controller alone: an agent sends what is large as one kept message.
+controller alone: an agent sends what is large in kept messages.
 """

@@ -34,6 +34,7 @@ EMPTY: Document = {
     "attempts": [],
     "left_out": [],
     "kept": {},
+    "traces": {},
     "sent": {},
     "decided": {},
 }

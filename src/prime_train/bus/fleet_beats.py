@@ -10,7 +10,7 @@ from prime_train.bus.fleet_events import SETTINGS_KEPT, Document, add_point, cut
 from prime_train.events.bounds import LATEST_S, MOST_STEPS, MOST_VALUE
 
 _MOST_GPUS = 64
-_MOST_VALUES = 64  # live settings
+_MOST_VALUES = 96  # live settings: 64 of a command, and those of its supervisor
 _MOST_PIDS = 16  # on one GPU
 _MOST_GPUS_USED = 100_000  # of one run
 _MOST_PINS = 100
@@ -104,9 +104,10 @@ def _read_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_value(value: Any) -> Any:
-    """A setting may be a list or a table, too."""
+    """A setting may be a list or a table, too; of a long one the begin is shown as a text."""
     if isinstance(value, list | dict):
-        return value if len(json.dumps(value)) <= _VALUE_CHARACTERS else None
+        text = json.dumps(value)
+        return value if len(text) <= _VALUE_CHARACTERS else cut(text)
     return _read_scalar(value)
 
 

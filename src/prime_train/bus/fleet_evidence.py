@@ -7,10 +7,10 @@ after the object is written, so a controller that is killed in between gets it a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from prime_train.bus.base import Bus, BusError, BusMessage, BusRefused, as_json
+from prime_train.bus.base import Bus, BusError, BusMessage, BusRefused, Objects, as_json
 from prime_train.bus.fleet_events import Document
 from prime_train.core.outside import parse_json
 from prime_train.events.bounds import MOST_STEPS
@@ -50,21 +50,13 @@ class EvidenceStore:
             self._delete(documents, key, min(kept, key=int))
 
     def _put(self, documents: dict[str, Document], name: str, content: bytes) -> None:
-        for _ in range(_MOST_EVICTED):
-            try:
-                return self._objects.put(name, content)
-            except BusRefused:
-                # The machine with the most loses its oldest, so that no agent takes the room that another one needs.
-                listed = [
-                    (key, one, at_s) for key, each in documents.items() for one, at_s in each.get("kept", {}).items()
-                ]
-                if not listed:
-                    raise
-                machines = Counter(_machine(key) for key, _, _ in listed)
-                most = max(machines, key=lambda name: machines[name])
-                key, oldest, _ = min((one for one in listed if _machine(one[0]) == most), key=lambda one: one[2])
-                self._delete(documents, key, oldest)
-        raise BusRefused("there is no room")
+        def evict() -> bool:
+            listed = [(of, one, at_s) for of, each in documents.items() for one, at_s in each.get("kept", {}).items()]
+            if listed:
+                self._delete(documents, *find_oldest(listed))
+            return bool(listed)
+
+        put_evicting(self._objects, name, content, evict)
 
     def _delete(self, documents: dict[str, Document], key: str, attempt: str) -> None:
         self._objects.delete(name_evidence(key, int(attempt)))
@@ -74,6 +66,28 @@ class EvidenceStore:
     def forget(self, key: str, document: Document) -> None:
         for attempt in document.get("kept", {}):
             self._objects.delete(name_evidence(key, int(attempt)))
+
+
+def put_evicting(objects: Objects, name: str, content: bytes, evict: Callable[[], bool]) -> None:
+    """Write an object. `evict` deletes another one where there is no room, and returns whether there was one."""
+    for _ in range(_MOST_EVICTED):
+        try:
+            return objects.put(name, content)
+        except BusRefused:
+            if not evict():
+                raise
+    raise BusRefused("there is no room")
+
+
+def find_oldest(listed: Sequence[tuple[str, str, float]]) -> tuple[str, str]:
+    """What goes first, of (key of a document, name, time). `listed` is not empty.
+
+    The machine with the most loses its oldest one, so that no agent takes the room that another one needs.
+    """
+    machines = Counter(_machine(key) for key, _, _ in listed)
+    most = max(machines, key=lambda name: machines[name])
+    key, name, _ = min((one for one in listed if _machine(one[0]) == most), key=lambda one: one[2])
+    return key, name
 
 
 def _machine(key: str) -> str:

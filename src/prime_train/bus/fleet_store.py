@@ -15,6 +15,7 @@ from prime_train.bus.base import KEPT, Bus, BusError, BusMessage, Entry, KeyValu
 from prime_train.bus.fleet import EMPTY, decide, fold_message, key_of
 from prime_train.bus.fleet_events import Describe, Document, keep_quiet
 from prime_train.bus.fleet_evidence import EvidenceStore, is_evidence
+from prime_train.bus.fleet_traces import TraceStore, is_trace
 
 BUCKET = "pt_fleet"
 DRAINED = "pt_drained"
@@ -36,7 +37,7 @@ class FleetStore:
         """`describe`: the line that an event has among the entries. Raises BusError where the keys cannot be read."""
         self._describe = describe
         self._values, self._drained_values = bus.kv(BUCKET), bus.kv(DRAINED)
-        self._evidence = EvidenceStore(bus)
+        self._evidence, self._traces = EvidenceStore(bus), TraceStore(bus)
         self.documents: dict[str, Document] = {}
         self.drained: dict[str, Document] = {}
         self.listening_s = now_s
@@ -127,11 +128,15 @@ class FleetStore:
     def forget(self, key: str) -> None:
         """Delete what is known of a job on a machine. It comes back if its agent speaks again. Raises BusError."""
         home, values = self._home(key), self._bucket(key)
-        self._evidence.forget(key, home.get(key, EMPTY))
+        self._forget_objects(key, home.get(key, EMPTY))
         values.delete(key)
         home.pop(key, None)
         self._revisions.pop(key, None)
         self._unsaved.discard(key)
+
+    def _forget_objects(self, key: str, document: Document) -> None:
+        self._evidence.forget(key, document)
+        self._traces.forget(key, document)
 
     def close(self) -> None:
         self._queue.close()
@@ -167,9 +172,10 @@ class FleetStore:
         home = self._home(key)
         if key not in home:
             self._forget_oldest(key)
-        if is_evidence(message):
+        if is_evidence(message) or is_trace(message):
             home[key] = {**EMPTY, **home.get(key, EMPTY)}
-            if problem := self._evidence.keep(home, key, message, now_s):
+            keep = self._evidence.keep if is_evidence(message) else self._traces.keep
+            if problem := keep(home, key, message, now_s):
                 self._problems.append(problem)
         else:
             home[key] = fold_message(home.get(key, EMPTY), message, now_s, self._describe)
@@ -201,8 +207,48 @@ class FleetStore:
                 self._revisions[key] = found.revision
             except ValueError as error:  # an agent that sends too much loses its own document, and no other one
                 self._problems.append(f"{key}: {error}")
+                self._forget_objects(key, home[key])
                 home[key] = {**EMPTY, "decided": home[key]["decided"]}
         raise RevisionConflict(f"{key} changed {_TRIES} times while it was written")
+
+
+class FleetReader:
+    """What a controller knows, read beside it. Acknowledges and writes nothing.
+
+    `documents` as in FleetStore. A controller has to run, because without one no event reaches the keys.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        """Raises BusError where the keys cannot be read."""
+        self._watch = bus.kv(BUCKET).watch()
+        self._beats = bus.subscribe(BEATS)
+        self.documents: dict[str, Document] = {}
+        self.drained: dict[str, Document] = {}  # only the controller shows these
+        self.listening_s = 0.0  # the keys have when the controller heard a machine
+
+    def turn(self, timeout_s: float, now_s: float) -> set[str]:
+        """Take what changed. Returns the keys whose documents changed."""
+        changed = set()
+        for entry in self._watch.take(timeout_s):
+            heard_s = self.documents.get(entry.key, EMPTY).get("heard_s", 0.0)
+            self.documents.pop(entry.key, None)
+            if entry.value is not None:  # a heartbeat that came here is later than the one in the key
+                latest_s = max(heard_s, entry.value.get("heard_s", 0.0))
+                self.documents[entry.key] = {**entry.value, "heard_s": latest_s}
+            changed.add(entry.key)
+        for message in self._beats.take(0):
+            key = key_of(message.subject)
+            if key is not None and key in self.documents:
+                self.documents[key] = fold_message(self.documents[key], message, now_s)
+                changed.add(key)
+        return changed
+
+    def take_problems(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        self._watch.close()
+        self._beats.close()
 
 
 def _find_lasting(document: Document) -> tuple[Any, Any]:

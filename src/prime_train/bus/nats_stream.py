@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RawStreamMsg, StreamConfig
 from nats.js.errors import NotFoundError
 
-from prime_train.bus.base import KEPT
+from prime_train.bus.base import KEPT, QUEUED_BYTES
 
 STREAM = "PT_EVENTS"  # of the kept messages
 STORE_BYTES = 2**30
@@ -52,14 +52,15 @@ def create_stream(bus: Connection, store_bytes: int = STORE_BYTES) -> None:
 
 
 async def read_stream(client: Client, stream: str, pattern: str, first: int, most: int) -> list[RawStreamMsg]:
-    """The messages of a stream from a position on."""
-    found: list[RawStreamMsg] = []
+    """The messages of a stream from a position on: so many, or fewer if they are large."""
+    found, size_bytes = list[RawStreamMsg](), 0
     jetstream = client.jetstream(timeout=_ANSWER_S)
-    while len(found) < most:
+    while len(found) < most and size_bytes < QUEUED_BYTES:
         try:
             message = await jetstream.get_msg(stream, seq=first, subject=pattern, next=True)
         except NotFoundError:
             break
         found.append(message)
+        size_bytes += len(message.data or b"")
         first = (message.seq or first) + 1
     return found

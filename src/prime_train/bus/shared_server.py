@@ -196,16 +196,16 @@ class Departures:
     """The users whose connection a server saw end. `bus`: that of the controller."""
 
     def __init__(self, bus: NatsBus) -> None:
-        self._bus = bus
+        self._connection = bus.connection
         self._lives = 0
         self._left: SimpleQueue[str] = SimpleQueue()
 
     def take(self) -> list[str]:
         """The users since the last call."""
-        if self._lives != self._bus.lives:
+        if self._lives != self._connection.lives:
             with contextlib.suppress(BusError):  # tried again at the next call
-                lives = self._bus.lives
-                self._bus.call(self._bus.client.subscribe(LEFT, cb=self._receive), about=LEFT)
+                lives = self._connection.lives
+                self._connection.call(self._connection.client.subscribe(LEFT, cb=self._receive), about=LEFT)
                 self._lives = lives
         return [self._left.get() for _ in range(self._left.qsize())]
 

@@ -73,7 +73,8 @@ def _list_declared(run_dir: RunDir, config: RunSpec) -> Iterator[Document]:
 
     values = read_declared(run_dir, list_declared(config))
     for each in list_declared(config):
-        bounds = [f">= {each.min:g}"] * (each.min is not None) + [f"<= {each.max:g}"] * (each.max is not None)
+        limits = ((">=", each.min), ("<=", each.max))
+        bounds = [f"{sign} {limit:g}" for sign, limit in limits if limit is not None]
         kind = "a whole number" if each.whole else "a number"
         legal = ", ".join(part for part in (kind, " and ".join(bounds)) if part)
         about = {"effect": "the script takes it at its next step", "legal": legal, "obstacle": None}

@@ -11,6 +11,7 @@ from typing import Any
 from prime_train.bus.base import to_word
 from prime_train.bus.fleet import Liveness
 from prime_train.bus.fleet_events import COLUMNS, FIGURES
+from prime_train.bus.fleet_traces import count_parts, is_whole
 from prime_train.control.state import round_usd
 from prime_train.control.timeline import shorten
 from prime_train.events import InstabilityFound
@@ -245,6 +246,7 @@ def make_remote_detail(document: Document, liveness: Liveness, now_s: float) -> 
             "resume_step": newest,
             "problem": None,
         },
+        "traces": [_make_trace(name, one) for name, one in document["traces"].items()],
         "commands": [shorten(one) for one in document["decided"].get("commands", [])],
     }
     return found
@@ -280,3 +282,10 @@ def _make_checkpoint(document: Document, one: Document, now_s: float) -> Row:
     found = {"step": one["step"], "size_bytes": one["size_bytes"], "age_s": max(0.0, now_s - one["saved_s"])}
     found |= {"pinned": one["step"] in document.get("pins", []), "resume": one["step"] == _newest_complete(document)}
     return found | {"complete": True, "problem": None}
+
+
+def _make_trace(name: str, one: Document) -> Row:
+    total = count_parts(one["size_bytes"])
+    note = one["note"] or ("" if is_whole(one) else f"{one['parts']} of {total} parts have come")
+    about: Row = shorten({"name": name, "size_bytes": one["size_bytes"], "saved_s": one["saved_s"], "note": note})
+    return about | {"ready": is_whole(one)}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from prime_train.bus.base import Bus
-from prime_train.bus.fleet_reader import FleetReader
-from prime_train.bus.fleet_store import FleetStore
+from prime_train.bus.fleet_store import FleetReader, FleetStore
 from prime_train.supervise.core.event_text import describe
 
 

@@ -10,8 +10,7 @@ import time
 
 from prime_train.bus.base import Bus
 from prime_train.bus.credentials import Credentials
-from prime_train.bus.fleet_reader import FleetReader
-from prime_train.bus.fleet_store import FleetStore
+from prime_train.bus.fleet_store import FleetReader, FleetStore
 from prime_train.bus.nats import NatsBus
 from prime_train.bus.nats_server import NatsServer
 from prime_train.bus.nats_stream import create_stream
@@ -56,7 +55,8 @@ class NatsLink:
     def open(self, now_s: float) -> FleetStore | FleetReader:
         if self._reads_only:
             return FleetReader(self._bus)
-        create_stream(self._bus) if self._server is None else self._server.create_stream(self._bus)
+        connection = self._bus.connection
+        create_stream(connection) if self._server is None else self._server.create_stream(connection)
         return FleetStore(self._bus, now_s, describe)
 
     def take_remarks(self) -> list[str]:

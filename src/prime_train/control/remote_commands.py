@@ -1,4 +1,4 @@
-"""Hands requests to the agents of runs on other machines, and reads their logs and what was kept of failures.
+"""Hands requests to the agents of runs on other machines, and reads their logs and what the bus keeps of them.
 
 An answer that does not come is `unknown`: the same id may be sent again. What an agent answers is cut and typed.
 """
@@ -13,6 +13,7 @@ from prime_train.bus.base import Bus, BusError, UnknownOutcome
 from prime_train.bus.fleet_events import Document
 from prime_train.bus.fleet_evidence import Files, read_kept
 from prime_train.bus.fleet_store import FleetStore
+from prime_train.bus.fleet_traces import is_whole, read_trace
 from prime_train.control.fleet_rows import Row, name_remote
 from prime_train.control.timeline import shorten
 from prime_train.core.errors import UserError
@@ -112,7 +113,7 @@ class RemoteCommands:
     def _command(self, document: Document, body: Row, request_id: str) -> Row:
         return self.send(name_remote(document), COMMAND_REQUESTED, body, request_id)
 
-    # --- logs ---------------------------------------------------------------------------------------
+    # --- logs and traces ---------------------------------------------------------------------------------------
 
     def read_log(self, name: str, attempt: int | None, lines: int) -> Row:
         """The last lines of an attempt's log, and the files beside it. Raises UserError.
@@ -140,6 +141,19 @@ class RemoteCommands:
             return read_kept(self._fleet.bus, _key(document), attempt)
         except (BusError, ValueError):  # the agent may have it
             return []
+
+    def read_trace(self, name: str, trace: str) -> bytes:
+        """The bytes of a trace that was kept, also of a machine that is gone. Raises UserError."""
+        document = self._fleet.find(name)
+        about = document.get("traces", {}).get(trace) if document is not None else None
+        if document is None or about is None or not is_whole(about):
+            why = about["note"] or "not every part has come" if about else "the controller has none with this name"
+            raise UserError(f"there is no trace {shorten(trace)!r}", shorten(name), why, "reload the page")
+        try:
+            return read_trace(self._fleet.bus, _key(document), trace, about)
+        except (BusError, ValueError) as error:
+            fix = f"copy profile/{trace} from the folder of the run on {document['machine']}"
+            raise UserError("the trace cannot be read", shorten(name), str(error), fix) from error
 
     # --- the bus ------------------------------------------------------------------------------------
 

@@ -12,23 +12,23 @@ import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import plotly
 from anyio import CapacityLimiter, to_thread
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from prime_train.control.access import SESSION_S, Address, Role, Tokens
+from prime_train.bus.base import to_word
+from prime_train.control.access import Address, Role, Tokens
 from prime_train.control.editor import judge_change
+from prime_train.control.guard import App, Guard, refuse
 from prime_train.control.logs import EVIDENCE_LINES, LINES, read_log, read_remote_log
 from prime_train.control.prometheus import write_metrics
 from prime_train.control.requests import hand_on
@@ -36,101 +36,23 @@ from prime_train.control.stream import DocumentChange
 from prime_train.control.watcher import Watcher
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MARK_BYTES, parse_json
+from prime_train.supervise.agent.traces import read_local_trace
 
 MOST_READERS = 32  # of the stream
 _LOGGER = logging.getLogger("uvicorn.error")  # the log of the server, on stderr
 _AT_WORK = 16  # requests that wait for a supervisor; more are refused
 _JUDGED = 2  # changes at a time, each by a program of its own; others wait
+_LOADED = 2  # traces at a time; others wait
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
 }
-# No script, style, picture or connection from elsewhere. plotly sets style attributes, and adds rules to a style
-# element that is created empty: the hash is that of no text.
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "
-    "style-src-attr 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
-_HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-Scope = MutableMapping[str, Any]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class Guard:
-    """Refuses a request that is not from this page, or has no token. Adds the headers of _HEADERS to each answer."""
-
-    def __init__(self, app: App, address: Address, tokens: Tokens) -> None:
-        self._app, self._address, self._tokens = app, address, tokens
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_guarded(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                added = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-                message["headers"] = [*message.get("headers", []), *added]
-            await send(message)
-
-        answer = self._judge(scope)
-        await (answer or self._app)(scope, receive, send_guarded)
-
-    def _judge(self, scope: Scope) -> Response | None:
-        """The answer to a request that goes no further. Puts the role into the scope."""
-        headers, method = Headers(scope=scope), scope["method"]
-        if method not in ("GET", "HEAD", "POST"):
-            return _refuse(405, f"{method[:20]} is not allowed", "the page reads with GET and sends with POST", "")
-        bearer = headers.get("authorization", "").partition("Bearer ")[2]
-        # A browser sends a cookie by itself, and a bearer never.
-        if fault := self._address.find_fault(headers, needs_origin=method == "POST" and not bearer):
-            why = "a page of another site must not read or control the runs"
-            return _refuse(403, fault, why, f"open {self._address.url}")
-        request = Request(scope)
-        given = request.query_params.get("t", "") if scope["path"] == "/" else ""
-        if given and (role := self._tokens.find_role(given)):
-            return self._give_cookie(role)
-        cookie = request.cookies.get(self._address.cookie, "")
-        role = self._tokens.find_role(bearer) if bearer else self._tokens.find_session(cookie, time.time())
-        if role is None:
-            why = "only those with a token of this controller may see its runs"
-            return _refuse(
-                401, "the token is missing or wrong", why, "open the address that `prime-train control` prints"
-            )
-        if method == "POST" and role != "owner":
-            why = "this token may only read"
-            return _refuse(403, "a viewer sends no requests", why, "use the address for owners")
-        scope["role"] = role
-        return None
-
-    def _give_cookie(self, role: Role) -> Response:
-        """To the page without the token in its address: an address is kept in the history of a browser."""
-        answer = RedirectResponse("/", status_code=303)
-        session, is_encrypted = self._tokens.create_session(role, time.time()), self._address.is_encrypted
-        name, path = self._address.cookie, "/"
-        answer.set_cookie(name, session, SESSION_S, path=path, secure=is_encrypted, httponly=True, samesite="strict")
-        return answer
-
-
-def _refuse(status: int, what: str, why: str, fix: str, where: str = "this request") -> JSONResponse:
-    return JSONResponse({"error": {"what": what, "where": where, "why": why, "fix": fix}}, status)
 
 
 def _refuse_by(error: UserError) -> JSONResponse:
-    return _refuse(409, error.what, error.why, error.fix, error.where)
+    return refuse(409, error.what, error.why, error.fix, error.where)
 
 
 class Controller:
@@ -141,7 +63,7 @@ class Controller:
         self._page = _load_page()
         self._readers = 0
         self._at_work = CapacityLimiter(_AT_WORK)
-        self._judging = CapacityLimiter(_JUDGED)
+        self._judging, self._loading = CapacityLimiter(_JUDGED), CapacityLimiter(_LOADED)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watcher", daemon=True)
 
@@ -176,6 +98,7 @@ class Controller:
             Route("/api/run", self.run, methods=["GET"]),
             Route("/api/preview", self.preview, methods=["GET"]),
             Route("/api/log", self.log, methods=["GET"]),
+            Route("/api/trace", self.trace, methods=["GET"]),
             Route("/api/stream", self.stream, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
             Route("/api/request", self.request, methods=["POST"]),
@@ -193,7 +116,7 @@ class Controller:
     async def run(self, request: Request) -> Response:
         found = await to_thread.run_sync(self._watcher.detail, request.query_params.get("name", ""))
         if found is None:
-            return _refuse(404, "there is no such run", "its folder is gone, or was never here", "reload the page")
+            return refuse(404, "there is no such run", "its folder is gone, or was never here", "reload the page")
         return JSONResponse(found)
 
     async def preview(self, request: Request) -> Response:
@@ -201,7 +124,7 @@ class Controller:
         name = request.query_params.get("name", "")
         run_dir, row = self._watcher.run_dir(name), self._watcher.row(name)
         if run_dir is None or row is None or request.scope["role"] != "owner":
-            return _refuse(
+            return refuse(
                 404, "there is no such editor", "the run is not here, or this token may only read", "reload the page"
             )
         values = request.query_params.get("values", "")
@@ -219,7 +142,7 @@ class Controller:
         if (run_dir is None and self._watcher.name_on_bus(name) is None) or not (
             attempt == "" or (attempt.isascii() and attempt.isdecimal() and len(attempt) < 8)
         ):
-            return _refuse(404, "there is no such log", "the run or the attempt is not here", "reload the page")
+            return refuse(404, "there is no such log", "the run or the attempt is not here", "reload the page")
         lines = EVIDENCE_LINES if request.query_params.get("lines") == "few" else LINES
         number = int(attempt) if attempt else None
         read = partial(read_log, run_dir) if run_dir else partial(read_remote_log, self._watcher, name)
@@ -229,6 +152,22 @@ class Controller:
             problem = error.what if isinstance(error, UserError) else f"the log cannot be read: {error.strerror}"
             return JSONResponse({"attempt": None, "attempts": [], "lines": [], "problem": problem})
 
+    async def trace(self, request: Request) -> Response:
+        """The bytes of a trace, packed as they are. A browser saves them, and shows or runs nothing that is in them."""
+        name, trace = request.query_params.get("name", ""), request.query_params.get("trace", "")
+        run_dir, on_bus, remote = self._watcher.run_dir(name), self._watcher.name_on_bus(name), self._watcher.remote
+        try:
+            if run_dir is not None:
+                content = await to_thread.run_sync(read_local_trace, run_dir, trace, limiter=self._loading)
+            elif remote is not None and on_bus is not None:
+                content = await to_thread.run_sync(remote.commands.read_trace, on_bus, trace, limiter=self._loading)
+            else:
+                return refuse(404, "there is no such trace", "the run is not here", "reload the page")
+        except UserError as error:
+            return refuse(404, error.what, error.why, error.fix, error.where)
+        saved_as = {"Content-Disposition": f'attachment; filename="{to_word(name)}-{trace}"'}
+        return Response(content, media_type="application/gzip", headers=saved_as)
+
     async def metrics(self, _request: Request) -> Response:
         text = write_metrics(self._watcher.stream.snapshot().document)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -236,7 +175,7 @@ class Controller:
     async def stream(self, request: Request) -> Response:
         if self._readers >= MOST_READERS:
             why = f"{MOST_READERS} readers follow the changes"
-            return _refuse(503, "no further page can be served", why, "close a page")
+            return refuse(503, "no further page can be served", why, "close a page")
         last = request.headers.get("last-event-id", "") or request.query_params.get("since", "")
         return EventSourceResponse(self._changes(last), ping=15, headers={"Cache-Control": "no-store"})
 
@@ -262,21 +201,21 @@ class Controller:
 
     async def request(self, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return _refuse(
+            return refuse(
                 415, "the body is no JSON", "a form of another site cannot send JSON", "send application/json"
             )
         body = b""
         async for piece in request.stream():
             body += piece
             if len(body) > MARK_BYTES:
-                return _refuse(413, "the body is too long", "a request has at most 64 KiB", "send less")
+                return refuse(413, "the body is too long", "a request has at most 64 KiB", "send less")
         try:
             found = parse_json(body)
         except ValueError as error:
-            return _refuse(400, "the body is no JSON", str(error)[:200], "send one JSON object")
+            return refuse(400, "the body is no JSON", str(error)[:200], "send one JSON object")
         if self._at_work.available_tokens <= 0:
             why = f"{_AT_WORK} requests wait for their supervisors"
-            return _refuse(503, "too many requests at once", why, "wait a second, and send it again with the same id")
+            return refuse(503, "too many requests at once", why, "wait a second, and send it again with the same id")
         try:
             return JSONResponse(await to_thread.run_sync(hand_on, self._watcher, found, limiter=self._at_work))
         except UserError as error:

@@ -1,8 +1,8 @@
 """Makes the documents that the page and `top` show from what is known of the runs.
 
 `make_row` is the line of a run, `map_devices` the machines with their GPUs, `make_detail` everything of one run. The
-numbers come from the document of `status`. Only settings and checkpoints are read from their folders. Ages are given as
-times, because an age would change at each look.
+numbers come from the document of `status`. Only settings, checkpoints and traces are read from folders. Ages are
+given as times, because an age would change at each look.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from prime_train.control.followed import FollowedRun, RankSeen
 from prime_train.control.timeline import find_failures, find_marks, shorten
 from prime_train.core.errors import UserError
 from prime_train.estimate.values import Interval
+from prime_train.supervise.agent.traces import TraceFile, list_traces
 from prime_train.supervise.core.gpu_stages import find_stage
 from prime_train.supervise.core.state import ActiveAlarm, State
 from prime_train.supervise.watches.cost.spent import usd_so_far
@@ -41,6 +42,7 @@ _OF_STATUS = (
 )
 _ALARMS_SHOWN = 20
 _ENTRIES_SHOWN = 300
+_TRACES_SHOWN = 64
 
 
 def make_row(run: FollowedRun, now_s: float) -> Document:
@@ -177,7 +179,7 @@ def _xids(state: State, uuid: str) -> set[str]:
 
 
 def make_detail(run: FollowedRun, now_s: float) -> Document:
-    """Everything of one run. Reads its folders of checkpoints and of settings."""
+    """Everything of one run. Reads its folders of checkpoints, of settings and of traces."""
     entries = list(run.entries)
     return {
         "name": run.name,
@@ -191,6 +193,7 @@ def make_detail(run: FollowedRun, now_s: float) -> Document:
         "settings": read_history(run.run_dir),
         "editor": read_editor(run.run_dir),
         "checkpoints": _list_checkpoints(run, now_s),
+        "traces": [_make_trace(one) for one in list_traces(run.run_dir)[-_TRACES_SHOWN:]],
     }
 
 
@@ -224,3 +227,8 @@ def _list_checkpoints(run: FollowedRun, now_s: float) -> Document:
         why = error.why if isinstance(error, UserError) else error.strerror or str(error)
         return {"checkpoints": [], "resume_step": None, "problem": shorten(why)}
     return {"checkpoints": shorten(document["checkpoints"]), "resume_step": document["resume_step"], "problem": None}
+
+
+def _make_trace(trace: TraceFile) -> Document:
+    about = {"name": trace.name, "size_bytes": trace.size_bytes, "saved_s": trace.modified_ns / 1e9}
+    return about | {"note": trace.note, "ready": not trace.note}

@@ -229,6 +229,7 @@ def remove_temporary(run_dir: RunDir) -> None:
     _remove_temporary(run_dir.path)
     _remove_temporary(run_dir.plots)
     _remove_temporary(run_dir.settings)
+    _remove_temporary(run_dir.profile)
     for parent in (run_dir.checkpoints, run_dir.path / "attempts"):
         for name in _remove_temporary(parent):
             _remove_temporary(parent / name)

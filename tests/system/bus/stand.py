@@ -73,7 +73,7 @@ def standing_nats(folder: Path, store_bytes: int = 2**28) -> Iterator[NatsStand]
     server.start()
     stand = NatsStand(server, folder)
     try:
-        server.create_stream(stand.client())
+        server.create_stream(stand.client().connection)
         yield stand
     finally:
         stand.close()

@@ -180,12 +180,12 @@ def test_a_server_that_was_killed_is_started_again_and_its_clients_return() -> N
     with serving() as shared:
         machine, controller = shared.connect("machine-1"), shared.connect("controller")
         heard = controller.subscribe("pt.machines.r.*.link")
-        lives = machine.lives, controller.lives
+        lives = machine.connection.lives, controller.connection.lives
         os.kill(shared.server.pid, signal.SIGKILL)
 
         def has_returned() -> bool:
             shared.server.keep()
-            return machine.lives > lives[0] and controller.lives > lives[1]
+            return machine.connection.lives > lives[0] and controller.connection.lives > lives[1]
 
         until(has_returned)
         machine.publish("pt.machines.r.machine-1.link", {}, "again")
@@ -205,7 +205,7 @@ def test_a_port_in_use_is_named() -> None:
 def test_a_host_without_a_server_refuses_and_one_that_is_silent_does_not() -> None:
     """A follower ends its training only in the first case."""
     refusing = NatsBus(derive_credentials(SECRET, "machine-1", "127.0.0.1", free_port()), "machine-1", 0.5)
-    until(lambda: refusing.is_refused)
+    until(lambda: refusing.connection.is_refused)
     refusing.close()
     with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
         waiting = NatsBus(derive_credentials(SECRET, "machine-1", "127.0.0.1", silent.getsockname()[1]), "x", 0.5)
@@ -216,7 +216,7 @@ def test_a_host_without_a_server_refuses_and_one_that_is_silent_does_not() -> No
             return bool(problems)
 
         until(has_tried)
-        assert not waiting.is_refused
+        assert not waiting.connection.is_refused
         waiting.close()
 
 

@@ -82,7 +82,8 @@ class Served(NamedTuple):
         with contextlib.closing(connection):
             connection.request(method, path, body, dict(headers))
             answer = connection.getresponse()
-            return Answer(answer.status, dict(answer.getheaders()), answer.read().decode())
+            text = answer.read().decode(errors="surrogateescape")  # a trace is no text
+            return Answer(answer.status, dict(answer.getheaders()), text)
 
     def get(self, path: str) -> Answer:
         return self.ask("GET", path, self.owner)

@@ -40,6 +40,9 @@ for step in range(first, 100_000):
     if step == 30 and not path:
         os.makedirs("runs/demo/attempts/001/evidence", exist_ok=True)
         open("runs/demo/attempts/001/evidence/stacks-trainer-7.txt", "w").write("MainThread: all_reduce (nccl.py:7)")
+        os.makedirs("runs/demo/profile", exist_ok=True)
+        open("runs/demo/profile/part", "wb").write(os.urandom(3 << 20))
+        os.rename("runs/demo/profile/part", "runs/demo/profile/step_30.trace.json.gz")
         sys.exit("the disk is on fire")
     time.sleep(0.02)
 """
@@ -122,9 +125,12 @@ def test_what_a_run_in_the_folder_can_is_there_on_another_machine(folder: Path) 
             assert served.send(back).document["outcome"] == "accepted"
             wait_until(lambda: detail(served)["settings"][-1].get("before") == {"lr": 0.25})
             assert len(detail(served)["settings"]) == 2, "a repeated id acts once"
-            assert detail(served)["values"] == {"lr": 0.5}
+            values = detail(served)["values"]
+            assert (values["lr"], values["prime_train.instability.policy"]) == (0.5, "propose")
 
             wait_until(lambda: read_log(served).get("evidence") is not None)
+            wait_until(lambda: [one["ready"] for one in detail(served)["traces"]] == [True])
+            trace = (other / "runs/demo/profile/step_30.trace.json.gz").read_bytes()
             supervised.process.send_signal(signal.SIGTERM)
             supervised.await_end()
         finally:
@@ -139,6 +145,11 @@ def test_what_a_run_in_the_folder_can_is_there_on_another_machine(folder: Path) 
         assert "the disk is on fire" in "\n".join(found["lines"])
         stacks = {"name": "stacks-trainer-7.txt", "lines": ["MainThread: all_reduce (nccl.py:7)"]}
         assert found["evidence"] == [stacks]
+        address = "/api/trace?name=m2/demo&trace=step_30.trace.json.gz"
+        answer = again.ask("GET", address, again.viewer)
+        assert answer.text.encode(errors="surrogateescape") == trace
+        assert "attachment" in answer.headers["content-disposition"]
+        assert again.get("/api/trace?name=m2/demo&trace=step_31.trace.json.gz").status == 404
 
 
 def read_log(served: Served) -> dict[str, Any]:

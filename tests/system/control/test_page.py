@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from prime_train.bus.fleet_traces import TRACE_BYTES
 from prime_train.checkpoints.layout import PIN
 from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
@@ -27,6 +28,7 @@ from tests.unit.views.written_runs import (
     DEATH,
     FIRST_ATTEMPT,
     GONE,
+    TRACE,
     WHOLE_LIFE,
     Timeline,
     records,
@@ -35,6 +37,7 @@ from tests.unit.views.written_runs import (
     write_events,
     write_metrics,
     write_run,
+    write_trace,
 )
 
 if TYPE_CHECKING:
@@ -233,6 +236,23 @@ def test_a_checkpoint_is_pinned_by_a_button(tmp_path: Path, page: Page) -> None:
                 f"document.getElementById('checkpoints').textContent.includes('pinned') === {str(is_pinned).lower()}",
             )
             assert (folder / PIN).exists() is is_pinned
+
+
+def test_a_trace_is_saved_by_a_click_and_not_shown(tmp_path: Path, page: Page) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    content = write_trace(run_dir)
+    with open(run_dir.profile / "step_6.trace.json.gz", "wb") as file:
+        file.truncate(TRACE_BYTES + 1)
+    with serve(tmp_path) as served:
+        page.goto(served.viewer_url)
+        page.click("tr[data-run=small]")
+        with page.expect_download() as begun:
+            page.click(f"a[data-trace='{TRACE}']")
+        assert Path(begun.value.path()).read_bytes() == content
+        assert begun.value.suggested_filename == f"small-{TRACE}"
+        assert "at most 16.0 MiB are sent" in page.inner_text("#traces")
+        assert page.locator("#traces a").count() == 1
+        assert served.origin in page.url, "the page stays"
 
 
 def test_texts_of_a_run_stay_texts(tmp_path: Path, page: Page) -> None:

@@ -30,7 +30,16 @@ from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.processes.requests import SETTINGS_REQUESTED, Request, RequestReader
 from tests.system.control.served import ANSWER_S, CONFIG, Answer, Served, serve
 from tests.unit.cli.commands import prime_train, wait_until
-from tests.unit.views.written_runs import DEATH, FIRST_ATTEMPT, WHOLE_LIFE, write_config, write_metrics, write_run
+from tests.unit.views.written_runs import (
+    DEATH,
+    FIRST_ATTEMPT,
+    TRACE,
+    WHOLE_LIFE,
+    write_config,
+    write_metrics,
+    write_run,
+    write_trace,
+)
 
 pytest.importorskip("sse_starlette", reason="the extra `control` is not installed")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -40,6 +49,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("served")
     write_run(found / "runs" / "small", WHOLE_LIFE)
+    write_trace(RunDir(found / "runs" / "small"))
     run_dir = write_run(found / "runs" / HOSTILE, (*FIRST_ATTEMPT, *DEATH))
     write_metrics(run_dir, 50)
     run_dir.attempt(1).mkdir(parents=True)
@@ -73,7 +83,10 @@ def test_the_address_with_the_token_gives_a_cookie_that_no_script_reads(served: 
     assert not re.search(r"<script>|\son\w+=|style=", page.text), "no code and no style inside the page"
 
 
-@pytest.mark.parametrize("path", ["/", "/app.js", "/api/state", "/api/stream", "/api/run?name=small", "/metrics", "/x"])
+SECRET = ("/api/state", "/api/stream", "/api/run?name=small", f"/api/trace?name=small&trace={TRACE}", "/metrics")
+
+
+@pytest.mark.parametrize("path", ["/", "/app.js", *SECRET, "/x"])
 def test_nothing_is_shown_without_a_token(served: Served, path: str) -> None:
     cookies = ("a" * 43, served.token, f"owner.99999999999.{'0' * 64}")  # the token itself is no session
     headers_of_cookies = [{"Cookie": f"prime_train_{served.port}={one}"} for one in cookies]
@@ -109,11 +122,40 @@ def test_a_viewer_reads_and_sends_nothing(served: Served) -> None:
     assert (answer.status, answer.document["error"]["what"]) == (403, "a viewer sends no requests")
 
 
+def test_a_trace_is_a_file_to_save_for_a_viewer_too(served: Served, folder: Path) -> None:
+    content = (folder / "runs" / "small" / "profile" / TRACE).read_bytes()
+    [shown] = served.get("/api/run?name=small").document["traces"]
+    assert (shown["name"], shown["size_bytes"], shown["note"], shown["ready"]) == (TRACE, len(content), "", True)
+    answer = served.ask("GET", f"/api/trace?name=small&trace={TRACE}", served.viewer)
+    assert (answer.status, answer.text.encode(errors="surrogateescape")) == (200, content)
+    assert answer.headers["content-disposition"] == f'attachment; filename="small-{TRACE}"'
+    assert answer.headers["content-type"] == "application/gzip"
+    assert "content-encoding" not in answer.headers, "a browser would unpack it"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+HOSTILE_TRACES = ("..%2Fevents", "a%22%0Ab.trace.json.gz", "", "x" * 999)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        *(f"name={run}&trace={TRACE}" for run in ("x", "m2%2Fsmall")),
+        *(f"name=small&trace={one}" for one in HOSTILE_TRACES),
+    ],
+)
+def test_a_trace_that_is_not_there_has_a_message_of_four_parts(served: Served, query: str) -> None:
+    answer = served.get(f"/api/trace?{query}")
+    assert answer.status == 404
+    assert set(answer.document["error"]) == {"what", "where", "why", "fix"}
+
+
 def test_no_get_changes_anything(served: Served, folder: Path) -> None:
     before = sorted(str(path) for path in (folder / "runs").rglob("*") if ".control" not in path.parts)
     for path in ("/api/request?run=small&kind=stop_requested", "/api/request"):
         assert served.get(path).status == 405
-    for path in ("/api/state", "/api/run?name=small", "/api/log?name=small", "/metrics", "/"):
+    for path in (*SECRET[2:], "/api/state", "/api/log?name=small", "/"):
         served.get(path)
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
         assert served.ask(method, "/api/request", served.owner).status == 405

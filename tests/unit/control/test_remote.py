@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from prime_train.bus.base import Bus, BusMessage, RevisionConflict, UnknownOutcome
-from prime_train.bus.fleet_reader import FleetReader
-from prime_train.bus.fleet_store import FleetStore
+from prime_train.bus.fleet_store import FleetReader, FleetStore
 from prime_train.bus.local import LocalBus
 from prime_train.bus.spool import EventBatch
 from prime_train.control.local_link import LocalLink

@@ -217,6 +217,7 @@ function showDetail() {
   showCommands(row);
   showEditor();
   showCheckpoints(row);
+  showTraces();
   $("entries").replaceChildren(...detail.entries.slice(-100).reverse().map((entry) => make("tr", {}, make("td", {class: "quiet"}, clock(entry.time_s)), cell(entry.text, "text"))));
 }
 const TIMES = [["data_s", "data", "--two"], ["rollouts_s", "rollouts", "--two"], ["forward_backward_s", "compute", "--one"], ["optimizer_s", "optimizer", "--four"], ["weights_s", "weights", "--four"], ["checkpoint_s", "wait for a save", "--bad"]];
@@ -267,6 +268,14 @@ function showCheckpoints(row) {
   });
   const remark = found.problem ?? (lines.length ? "" : "none yet");
   fill($("checkpoints"), remark ? [...lines, make("tr", {}, make("td", {colspan: 5, class: found.problem ? "" : "quiet"}, remark))] : lines);
+}
+/** The traces that a person may save; a note stands for one that the controller does not have. */
+function showTraces() {
+  const found = detail.traces ?? [];
+  $("traces").closest("div").hidden = !found.length;
+  const address = (one) => `/api/trace?name=${encodeURIComponent(detail.name)}&trace=${encodeURIComponent(one.name)}`;
+  $("traces").replaceChildren(...found.map((one) => make("tr", {}, make("td", {class: "name"}, one.ready ? make("a", {href: address(one), download: one.name, "data-trace": one.name}, one.name) : one.name),
+    cell(short(one.size_bytes, "B"), "num"), make("td", {"data-time": one.saved_s}, age(one.saved_s)), cell(one.note, "text"))));
 }
 
 // --- the editor of live settings ----------------------------------------------------------------------

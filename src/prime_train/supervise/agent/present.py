@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from prime_train.checkpoints.layout import PIN
@@ -14,7 +16,7 @@ from prime_train.core.outside import MARK_BYTES, RECORD_BYTES, open_regular, rea
 from prime_train.core.plans import ChangePlan, read_plans
 from prime_train.core.rundir import RunDir
 from prime_train.events.step_line import METRICS, read_step_line
-from prime_train.spec.live_keys import LIVE_KEYS
+from prime_train.spec.live_keys import LIVE_KEYS, OF_SUPERVISOR, TRAINED
 from prime_train.supervise.services.used_gpus import find_gpus
 from prime_train.supervise.services.wandb_links import find_link
 from prime_train.supervise.watches.gpu.health import read_gpu_health
@@ -40,9 +42,8 @@ class PresentState:
         run_dir, found = self._run_dir, dict[str, Any]()
         try:
             config = read_json(run_dir.resolved, RECORD_BYTES, within=run_dir.path)
-            found["values"], plans = _read_values(config), list(read_plans(run_dir.settings))
-            for plan in plans:
-                found["values"] |= {key: value for key, value in plan.values.items() if key in found["values"]}
+            plans = list(read_plans(run_dir.settings))
+            found["values"] = _read_values(config, plans)
             found["plans"] = [_describe(plan) for plan in plans[-_PLANS_SENT:]]
             found["about"] = self._find_about(config)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a controller then lacks them
@@ -81,15 +82,32 @@ def _describe(plan: ChangePlan) -> dict[str, Any]:
     return {name: one for name, one in asdict(plan).items() if name not in ("config", "id")}
 
 
-def _read_values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a command declares; else the keys of a run that change live."""
+def _list_keys(config: Mapping[str, Any]) -> Iterator[str]:
+    """The keys that change live, as `prime-train set` lists them: without a trainer that reads them, the supervisor's.
+
+    By the document, because a RunSpec would need pydantic, which takes more memory than the agent has.
+    """
+    kind = config["run"]["kind"]
+    has_ranks = config.get("command") is None and config.get("format") == "run.toml" and kind in TRAINED
+    for each in LIVE_KEYS:
+        if kind in each.kinds and (has_ranks or each.key.startswith(OF_SUPERVISOR)):
+            yield each.key
+
+
+def _read_values(config: Mapping[str, Any], plans: Iterable[ChangePlan]) -> dict[str, Any]:
+    """The settings that a command declares, and the keys that change live, each with its value in force.
+
+    None: it is unset. As for the ranks, a key that the config has changed since a plan counts as in the config.
+    """
     command = config.get("command")
-    if command is not None:
-        return {each["name"]: each["value"] for each in command["settings"]}
-    values = {}
-    for key in LIVE_KEYS:
-        table, _, name = key.key.partition(".")
-        value = config[table].get(name) if isinstance(config.get(table), dict) else None
-        if config["run"]["kind"] in key.kinds and isinstance(value, bool | int | float | str):
-            values[key.key] = value
+    declared = {each["name"]: each["value"] for each in command["settings"]} if command is not None else {}
+    own = {}
+    for key in _list_keys(config):
+        with suppress(KeyError, TypeError):  # a config of an earlier release lacks it
+            own[key] = reduce(getitem, key.split("."), config)
+    values = declared | own
+    for plan in plans:
+        kept = {key for key in plan.values if key in declared or (key in own and plan.config.get(key) == own[key])}
+        if command is not None or plan.values.keys() <= own.keys():  # else it is of another program
+            values |= {key: plan.values[key] for key in kept}
     return values

@@ -27,6 +27,7 @@ from prime_train.supervise.agent.commands import Commands
 from prime_train.supervise.agent.evidence import EvidenceQueue
 from prime_train.supervise.agent.present import PresentState, read_latest_step
 from prime_train.supervise.agent.pulse import Pulse
+from prime_train.supervise.agent.traces import TraceQueue
 from prime_train.supervise.processes.beside import enter_background, hold_alone, start_beside
 from prime_train.supervise.processes.lock import find_holder
 
@@ -119,7 +120,7 @@ class Agent:
         self._next_batch_s = 0.0
         self._heard = [bus.subscribe(f"pt.{job}.cmd.{who}") for who in (machine, "all")]
         self._hidden = own_secrets()
-        self._evidence = EvidenceQueue(run_dir, self._hidden)
+        self._evidence, self._traces = EvidenceQueue(run_dir, self._hidden), TraceQueue(run_dir)
         self._commands = Commands(run_dir, bus, lambda text: _log(redact(text, self._hidden)), self._hidden)
         self._reasons: set[str] = set()  # what went wrong, each in the log once
 
@@ -184,12 +185,17 @@ class Agent:
         return False
 
     def _send_evidence(self) -> bool:
-        """Send that of one failed attempt, after its events. Returns whether there is none."""
+        """Send that of one failed attempt, after its events; then a part of a trace. Returns whether there is none."""
         found = self._evidence.next_message()
         if found is not None:
             self._bus.publish(f"{self._subject}.ev", found.body, found.id)
             self._evidence.acknowledge(found.attempt)
-        return found is None
+            return False
+        trace = self._traces.next_message()
+        if trace is not None:
+            self._bus.publish(f"{self._subject}.ev", trace.body, trace.id)
+            self._traces.acknowledge()
+        return trace is None
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:

@@ -36,6 +36,8 @@ class Excess(NamedTuple):
     what: str
     is_finite: bool = True
     has_ended: bool = False  # the trainer ended for it
+    before: int = 0  # the step that was reported before it, because a trainer of short steps reports some of them
+    last: int = 0  # the last one beyond the range
 
 
 def find_instability(steps: Sequence[ReportedStep]) -> Excess | None:
@@ -45,7 +47,9 @@ def find_instability(steps: Sequence[ReportedStep]) -> Excess | None:
     newest = steps[-1]
     for name, value in (("loss", newest.loss), ("gradient norm", newest.grad_norm)):
         if value is not None and not math.isfinite(value):
-            return Excess(newest.step, f"the {name} of step {newest.step:,} is {value}", is_finite=False)
+            what = f"the {name} of step {newest.step:,} is {value}"
+            before = steps[-2].step if len(steps) > 1 else 0
+            return Excess(newest.step, what, is_finite=False, before=before, last=newest.step)
     return _find_excess("loss", steps, [one.loss for one in steps]) or _find_excess(
         "gradient norm", steps, [one.grad_norm for one in steps]
     )
@@ -67,4 +71,5 @@ def _find_excess(name: str, steps: Sequence[ReportedStep], values: Sequence[floa
         return None
     first, last = steps[-STREAK_STEPS].step, steps[-1].step
     what = f"the {name} of steps {first:,} to {last:,} is {lowest:.4g} or more, above {limit:.4g}"
-    return Excess(first, f"{what}: the median of {len(usual)} steps is {middle:.4g}")
+    usually = f"the median of {len(usual)} steps is {middle:.4g}"
+    return Excess(first, f"{what}: {usually}", before=steps[-STREAK_STEPS - 1].step, last=last)

@@ -51,7 +51,7 @@ class Uplink:
         """Since when the host of machine 0 answers without a server on that port."""
         if self.bus.wait_connected(0.0):
             self._refused_since_s = None
-        elif self.bus.is_refused and self._refused_since_s is None:
+        elif self.bus.connection.is_refused and self._refused_since_s is None:
             self._refused_since_s = time.monotonic()
         return self._refused_since_s
 

@@ -70,7 +70,7 @@ class InstabilityWatch:
         skips = settings.action == "skip"
         values = self._skip_steps(found) if skips else self._lower_rate(settings.factor)
         goes_back = settings.action != "lower_rate" or not found.is_finite or found.has_ended
-        before = found.step - _AGREED_STEPS if skips else found.step
+        before = _find_first(found) - _AGREED_STEPS + 1 if skips else found.step
         step, why = (self._find_checkpoint(before, state) if goes_back else 0), ""
         if not values:
             what = "step of this trainer can be left out" if skips else "learning rate of this run changes live"
@@ -91,16 +91,13 @@ class InstabilityWatch:
         return max(usable, default=0)
 
     def _skip_steps(self, found: Excess) -> dict[str, Any]:
-        """The steps that changed no weights so far, and those of this instability; empty where no rank leaves any out.
-
-        The step before the first high loss made the weights that have it.
-        """
+        """The steps that changed no weights so far, and those of this instability. Empty where none can be left out."""
         run, key = self._run, "optim.skip_steps"
         if run.command is not None or not takes_plans(run) or run.run.kind == "rl":
             return {}
         present = find_in_force(run, read_plans(self._run_dir.settings)).get(key, run.optim.skip_steps)
-        last = found.step + (STREAK_STEPS - 1 if found.is_finite and not found.has_ended else 0)
-        return {key: sorted({*present, *range(max(1, found.step - 1), last + 1)})}
+        last = found.last or found.step
+        return {key: sorted({*present, *range(max(1, _find_first(found)), last + 1)})}
 
     def _lower_rate(self, factor: float) -> dict[str, Any]:
         """The rates that change live, times the factor. Empty where none does."""
@@ -114,6 +111,14 @@ class InstabilityWatch:
         least = {one.name: one.min or 0 for one in run.command.settings} if run.command is not None else {}
         lower = {key: float(f"{value * factor:.6g}") for key, value in present.items()}
         return {key: value for key, value in lower.items() if value >= least.get(key, 0)}
+
+
+def _find_first(found: Excess) -> int:
+    """The first step that may have made it: a loss is that of the weights before its own step.
+
+    A step between two that were reported may be the one.
+    """
+    return found.before or found.step - 1
 
 
 def is_quiet(found: Excess, state: State, settings: Instability) -> bool:

@@ -81,8 +81,10 @@ def _export(profiler: torch.profiler.profile, path: Path) -> None:
     plain = path.with_name(path.name.removesuffix(".gz"))
     profiler.export_chrome_trace(str(plain))
     if plain != path:
-        with open(plain, "rb") as source, gzip.open(path, "wb", compresslevel=1) as target:
+        packed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=1) as target:
             shutil.copyfileobj(source, target)
+        packed.replace(path)  # the agent of the run sends what has the name, and never a part of it
         plain.unlink()
 
 

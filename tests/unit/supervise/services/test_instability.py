@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.core.plans import ChangePlan, write_plan
@@ -16,6 +18,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Event, InstabilityFound, LaunchAsked, Progress, StepSkipped, TrainerFailed
 from prime_train.spec import PrimeTrain, RunSpec
 from prime_train.spec.supervision import Instability
+from prime_train.supervise.core.fold_instability import parse_texts
 from prime_train.supervise.core.state import State, evolve
 from prime_train.supervise.services.instability import InstabilityWatch
 from tests.fakes.supervisor import fake_run
@@ -85,6 +88,26 @@ def test_its_steps_are_skipped_from_a_checkpoint_at_which_all_ranks_have_the_pla
     assert found is not None
     assert found.values == (f"optim.skip_steps = {skipped}",)
     assert (found.go_back_to, found.auto) == (97, True), "the plan is in force with step 100 at the latest"
+
+
+@given(every=st.integers(1, 50), late=st.integers(0, 49), saved=st.sets(st.integers(1, 6000), max_size=40))
+def test_where_some_steps_are_reported_all_of_the_instability_are_skipped(
+    tmp_path_factory: pytest.TempPathFactory, every: int, late: int, saved: set[int]
+) -> None:
+    """A trainer of short steps reports three times per second, so a spike may be older than its first report."""
+    steps = range(1, 104 * every, every)
+    first, last = steps[100], steps[102]
+    began = first - late % every
+    reports: list[Event] = [Progress(1, step, 9.0 if began <= step else 2.0, None, 0) for step in steps[:103]]
+    folder = tmp_path_factory.getbasetemp()
+    found = proposal(watch_of(run_with(folder, policy="auto", action="skip"), folder, *saved), reports)
+    assert found is not None
+    usable = [step for step in saved if step + 3 <= first - every]
+    assert (found.step, found.go_back_to) == (first, max(usable, default=0))
+    if usable:
+        skipped = parse_texts(found.values)["optim.skip_steps"]
+        assert {*range(began, last + 1)} <= {*skipped}
+        assert found.go_back_to + 3 <= min(skipped), "every rank has the plan before the first of them"
 
 
 def test_a_run_on_rewards_skips_nothing(tmp_path: Path) -> None:
