@@ -60,36 +60,43 @@ class ReplicaCounts:
 
 @dataclass
 class ReplicaRun:
-    """One run of three replicas under their launcher."""
+    """One run of replicas under their launcher. A second attempt takes the place of the first one."""
 
     folder: Path
     run: spec.RunSpec
     variables: dict[str, str] = field(default_factory=dict)
 
+    attempt: int = 1
+
     def __post_init__(self) -> None:
         self.run_dir = tiny.prepare(self.folder / "run", self.run)
-        self.signs = folder_of(self.run_dir, 1)
         self.diary = self.folder / "diary"
 
+    @property
+    def numbers(self) -> range:
+        """Those of the replicas."""
+        return range(self.run.parallel.replicas)
+
     @contextmanager
-    def started(self) -> Iterator[subprocess.Popen[bytes]]:
+    def started(self, resume_step: int = 0) -> Iterator[subprocess.Popen[bytes]]:
         """The launcher. At the end of the block it and its replicas are ended, where they still run."""
         own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "RUST_LOG": "warn", DIARY_ENV: str(self.diary)}
-        command = [sys.executable, "-m", "tests.drills.replica_launcher", str(self.run_dir.path), "--attempt", "1"]
+        arguments = [str(self.run_dir.path), "--attempt", str(self.attempt), "--resume-step", str(resume_step)]
+        command = [sys.executable, "-m", "tests.drills.replica_launcher", *arguments]
         with open(self.folder / "log", "ab") as log:
             process = subprocess.Popen(command, env=os.environ | own | self.variables, stdout=log, stderr=log)
         try:
             yield process
         finally:
-            pids = [sign.pid for sign in map(self.sign, range(REPLICAS)) if sign is not None]
+            pids = [sign.pid for sign in map(self.sign, self.numbers) if sign is not None]
             if process.poll() is None:
                 process.kill()
                 process.wait()
                 for pid in pids:
-                    _kill(pid)
+                    kill(pid)
 
     def sign(self, number: int) -> LifeSign | None:
-        return read_sign(self.signs, number)
+        return read_sign(folder_of(self.run_dir, self.attempt), number)
 
     def step(self, number: int) -> int:
         sign = self.sign(number)
@@ -102,7 +109,7 @@ class ReplicaRun:
 
     def lines(self) -> Iterator[tuple[int, list[str]]]:
         """The diaries: (replica, words)."""
-        for number in range(REPLICAS):
+        for number in self.numbers:
             path = Path(f"{self.diary}-{number}")
             for line in path.read_text().splitlines() if path.exists() else ():
                 yield number, line.split()
@@ -115,11 +122,11 @@ class ReplicaRun:
     def await_all(self, process: subprocess.Popen[bytes], begun: list[int]) -> None:
         """Wait until all replicas have taken some steps together, `begun` each being behind them."""
         goal = max(begun) + _SETTLED_STEPS
-        until(process, lambda: all(self.step(number) >= goal for number in range(REPLICAS)))
+        until(process, lambda: all(self.step(number) >= goal for number in self.numbers))
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
         """Have the run stop as a person does, and wait for it."""
-        self.run_dir.stop_request(1).touch()
+        self.run_dir.stop_request(self.attempt).touch()
         assert process.wait(tiny.DEADLINE_S) == 0, (self.folder / "log").read_text()[-4000:]
 
 
@@ -132,7 +139,7 @@ def until(process: subprocess.Popen[bytes], holds: Callable[[], bool]) -> None:
         time.sleep(_LOOK_S)
 
 
-def _kill(pid: int) -> None:
+def kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -164,7 +171,7 @@ def kill_replicas(first_seed: int, seeds: int, folder: Path) -> ReplicaCounts:
         for seed in range(first_seed, first_seed + seeds):
             _kill_one(run, process, random.Random(seed), counts, inside=seed % 2 == 1)
         run.stop(process)
-    _judge_rows(run, counts)
+    judge_rows(run, counts)
     _compare(run, texts, counts)
     return counts
 
@@ -179,7 +186,7 @@ def _kill_one(
         sign = run.sign(victim)
     while sign is None:
         sign = run.sign(victim)
-    _kill(sign.pid)
+    kill(sign.pid)
     killed_s = time.monotonic()
     counts.kills += 1
     counts.inside_sums += inside
@@ -205,17 +212,19 @@ def _kill_one(
     run.await_all(process, [run.step(number) for number in range(REPLICAS)])
 
 
-def _judge_rows(run: ReplicaRun, counts: ReplicaCounts) -> None:
+def judge_rows(run: ReplicaRun, counts: ReplicaCounts) -> None:
     """In every quorum that committed a step, the parts are each row of it once, and the weights before it are equal."""
     parts: dict[tuple[int, str], list[range]] = defaultdict(list)
     weights: dict[tuple[int, str], set[str]] = defaultdict(set)
     sizes: dict[tuple[int, str], int] = {}
+    wholes: dict[tuple[int, str], int] = {}  # rows of the step
     committed: set[tuple[int, str]] = set()
     for _, words in run.lines():
         key = (int(words[1]), words[2])
         match words[0]:
             case "part":
                 parts[key].append(range(int(words[3]), int(words[4])))
+                wholes[key] = int(words[5])
             case "begin":
                 weights[key].add(words[3])
                 sizes[key] = int(words[4])
@@ -223,7 +232,7 @@ def _judge_rows(run: ReplicaRun, counts: ReplicaCounts) -> None:
                 committed.add(key)
     for key in committed:
         rows = sorted(row for part in parts[key] for row in part)
-        if rows != list(range(ROWS)) or len(parts[key]) != sizes[key]:
+        if rows != list(range(wholes[key])) or len(parts[key]) != sizes[key]:
             counts.lost_rows += 1
             counts.seen.append(f"step {key[0]} in quorum {key[1]}: rows {rows}")
         if len(weights[key]) != 1:

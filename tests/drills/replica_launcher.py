@@ -1,6 +1,7 @@
 """The launcher of replicas, which forks them: a replica that starts again imports nothing, so a drill has many.
 
-Each replica also writes down what it does: the weights with which it begins a step, its rows, its commits.
+Each replica also writes down what it does: the weights with which it begins a step, its rows and their tokens, its
+commits.
 python -m tests.drills.replica_launcher RUN_DIR --attempt N
 """
 
@@ -14,10 +15,15 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
 
+import torch
+
 from prime_train.trainer import __main__ as trainer
+from prime_train.trainer.batch import MicroBatch
+from prime_train.trainer.data.stream import TakenRows
 from prime_train.trainer.loops import replicated
 from prime_train.trainer.replicas import launcher
 from prime_train.trainer.replicas.division import divide
@@ -25,6 +31,7 @@ from prime_train.trainer.replicas.quorum import Quorum
 
 DIARY_ENV = "REPLICA_DIARY"
 HANG_ENV = "REPLICA_HANG"  # "REPLICA STEP KIND": it hangs there, once, in one of the ways of `_hang`
+HOLD_ENV = "REPLICA_HOLD"  # a file: a replica that starts again waits until it is there
 _LOOK_S = 0.005
 
 
@@ -66,6 +73,7 @@ def _live(arguments: list[str]) -> None:
     code = 1
     with suppress(BaseException):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _hold()
         number = os.environ["PRIME_TRAIN_REPLICA"]
         diary = os.open(f"{os.environ[DIARY_ENV]}-{number}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         _write_diary(diary, int(number))
@@ -75,9 +83,16 @@ def _live(arguments: list[str]) -> None:
     os._exit(code)
 
 
+def _hold() -> None:
+    """Stay away for as long as the drill wants it, as a machine that boots does."""
+    held = os.environ.get(HOLD_ENV)
+    while held and os.environ["PRIME_TRAIN_REPLICA_RESTART"] != "0" and not Path(held).exists():
+        time.sleep(_LOOK_S)
+
+
 def _write_diary(diary: int, number: int) -> None:
     """Have the quorum and the division write down what they do."""
-    begin, commit = Quorum.begin, Quorum.commit
+    begin, commit, read = Quorum.begin, Quorum.commit, TakenRows.read
     quorum: list[Any] = []
 
     def note(*words: object) -> None:
@@ -103,13 +118,25 @@ def _write_diary(diary: int, number: int) -> None:
             _hang(hang[2], quorum[0])
         return part
 
+    def read_noted(self: TakenRows, rows: range) -> MicroBatch:
+        batch = read(self, rows)
+        note("rows", quorum[0]._manager.current_step() + 1, _name(quorum[0]), rows.start, *describe_rows(batch))
+        return batch
+
     def commit_noted(self: Quorum) -> None:
         commit(self)
         note("commit", self._manager.current_step(), _name(self), time.monotonic())
 
     Quorum.begin = begin_noted  # type: ignore[method-assign]
     Quorum.commit = commit_noted  # type: ignore[method-assign]
+    TakenRows.read = read_noted  # type: ignore[method-assign]
     replicated.divide = divide_noted  # type: ignore[attr-defined]
+
+
+def describe_rows(batch: MicroBatch) -> list[str]:
+    """The tokens and the labels of each row, as "CHECKSUM/LABELLED"."""
+    texts = torch.stack([batch.tokens, batch.labels], dim=1)  # (B, 2, T)
+    return [f"{zlib.crc32(row.numpy().tobytes())}/{int((row[1] >= 0).sum())}" for row in texts]
 
 
 def _hang(kind: str, quorum: Quorum) -> None:

@@ -14,8 +14,8 @@ from tests.drills.replica_kills import (
     REPLICAS,
     ReplicaCounts,
     ReplicaRun,
-    _judge_rows,
     drilled_run,
+    judge_rows,
     kill_replicas,
     until,
 )
@@ -80,7 +80,7 @@ def _find_lighthouse(launcher: int) -> psutil.Process:
 def _assert_whole(run: ReplicaRun) -> None:
     """Each row of each step was used once, and each step has its line."""
     counts = ReplicaCounts()
-    _judge_rows(run, counts)
+    judge_rows(run, counts)
     assert (counts.lost_rows, counts.different_weights) == (0, 0), counts.seen
     steps = [line["step"] for line in tiny.metrics(run.run_dir)]
     assert steps == list(range(1, len(steps) + 1))

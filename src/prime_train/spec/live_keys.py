@@ -78,6 +78,7 @@ FIXED_KEYS = (
     FixedKey("optim.decay_embeddings", "the groups of the optimizer are built with it"),
     FixedKey("schedule", "the rate would jump to another curve; optim.lr and run.max_steps change live"),
     FixedKey("batch.with_replicas", "the replicas are started with it"),
+    FixedKey("batch.rate_ramp_steps", "the replicas are started with it"),
     FixedKey("parallel", "the processes are started and connected"),
     FixedKey("checkpoint", "the writer of checkpoints is started with it; its interval_steps changes live"),
     FixedKey("eval", "the held-out text is loaded at the start; its interval_steps changes live"),

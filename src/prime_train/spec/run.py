@@ -59,9 +59,12 @@ class Batch:
         Doc(
             "What a step has while one of parallel.replicas is away. `constant`: as many sequences as ever: the "
             "others take more micro-batches. Else sequences in proportion to the replicas that are there, with the "
-            "same learning rate, or one that follows by the ratio or its square root within 100 steps."
+            "same learning rate, or one that follows by the ratio or its square root within rate_ramp_steps."
         ),
     ] = "constant"
+    rate_ramp_steps: Annotated[
+        NotNegative, Doc("Steps in which the learning rate follows with_replicas, on a line; 0 = at once.")
+    ] = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

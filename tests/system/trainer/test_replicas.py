@@ -29,6 +29,7 @@ def _run(texts: Path, replicas: int, steps: int, rows: int = 6) -> RunSpec:
         batch=spec.Batch(micro_batch=2, global_batch=rows),
         schedule=spec.Schedule(kind="constant", warmup_steps=3),
         checkpoint=spec.Checkpoint(interval_steps=4),
+        optim=spec.Optim(skip_steps=(3, 6)),
     )
 
 
@@ -63,6 +64,7 @@ def test_a_run_goes_on_with_fewer_replicas_and_without(texts: Path, tmp_path: Pa
 
     ours, theirs = tiny.metrics(run_dir), tiny.metrics(straight)
     assert [line["step"] for line in ours] == list(range(1, 13))
+    assert [line["skipped"] for line in ours] == [line["skipped"] for line in theirs]
     assert [line["tokens_seen"] for line in ours] == [line["tokens_seen"] for line in theirs]
     assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], abs=1e-4)
     joined = [event.members for event in tiny.events(run_dir) if isinstance(event, ReplicasJoined)]

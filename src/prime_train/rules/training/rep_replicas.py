@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.installation import install_command
-from prime_train.rules.rule import Problems, facts_rule, known, must_be_installed, rule, suggest
-from prime_train.spec import RunSpec
+from prime_train.rules.rule import Problems, facts_rule, known, must_be_installed, rule, suggest, unused
+from prime_train.spec import Batch, RunSpec
+from prime_train.spec.answers import global_batch
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -129,9 +130,9 @@ def replicas_do_not_go_with(run: RunSpec) -> Problems:
 
 @rule("REP004", Severity.ERROR)
 def replicas_of_a_later_version(run: RunSpec) -> Problems:
-    """`sync_every`, a batch that changes, several processes in a replica, and experts are not built yet.
+    """`sync_every`, several processes in a replica, and experts are not built yet.
 
-    a replica is one process with the whole model, and each step sums the gradients over a batch that stays the same
+    a replica is one process with the whole model, and each step sums the gradients of all
 
     Source: trainer/replicas.
 
@@ -140,12 +141,6 @@ def replicas_of_a_later_version(run: RunSpec) -> Problems:
         processes = 2
         replicas = 2
         sync_every = 10
-    Bad:
-        [parallel]
-        processes = 2
-        replicas = 2
-        [batch]
-        with_replicas = "sqrt"
     Bad:
         [parallel]
         processes = 4
@@ -157,9 +152,6 @@ def replicas_of_a_later_version(run: RunSpec) -> Problems:
     """
     if run.parallel.replicas and run.parallel.sync_every:
         yield suggest("parallel.sync_every", f"{run.parallel.sync_every}, which this version does not do", 0)
-    if run.parallel.replicas and run.batch.with_replicas != "constant":
-        what = f'"{run.batch.with_replicas}", which this version does not do'
-        yield suggest("batch.with_replicas", what, "constant")
     if run.parallel.replicas and run.parallel.group_processes > 1:
         what = f"{run.parallel.replicas}, and each would have {run.parallel.group_processes} processes"
         yield suggest("parallel.replicas", what, run.parallel.processes)
@@ -248,3 +240,45 @@ def torchft_with_this_torch(run: RunSpec, facts: Facts) -> Problems:
         "try it in a short run: end a replica by hand, and see whether the others go on",
         severity=Severity.WARNING,
     )
+
+
+@rule("REP007", Severity.ERROR)
+def batch_that_follows_replicas(run: RunSpec) -> Problems:
+    """A batch that follows the replicas must divide by them, and `rate_ramp_steps` needs a rate that follows.
+
+    each replica has the same rows whether the others are there or not, so the rate follows by an exact ratio
+
+    Source: trainer/replicas/scaling.py.
+
+    Bad:
+        [parallel]
+        processes = 3
+        replicas = 3
+        [batch]
+        global_batch = 64
+        with_replicas = "sqrt"
+    Bad:
+        [batch]
+        rate_ramp_steps = 500
+    Good:
+        [parallel]
+        processes = 4
+        replicas = 4
+        [batch]
+        global_batch = 64
+        with_replicas = "sqrt"
+        rate_ramp_steps = 500
+    """
+    batch, replicas = run.batch, run.parallel.replicas
+    if batch.rate_ramp_steps != Batch().rate_ramp_steps and batch.with_replicas not in ("linear", "sqrt"):
+        yield unused(
+            "batch.rate_ramp_steps", batch.rate_ramp_steps, f'`batch.with_replicas` is "{batch.with_replicas}"'
+        )
+    if not replicas or batch.with_replicas == "constant" or run.parallel.processes % replicas:
+        return
+    sequences = global_batch(run)
+    if sequences % replicas:
+        in_tokens = batch.global_batch is None and batch.global_batch_tokens is not None
+        key, unit = ("batch.global_batch_tokens", run.data.ctx_tokens) if in_tokens else ("batch.global_batch", 1)
+        nearest = max(1, round(sequences / replicas)) * replicas * unit
+        yield suggest(key, f"{sequences} sequences do not divide by `parallel.replicas` {replicas}", nearest)

@@ -60,6 +60,10 @@ class TakenRows:
 
     parts: tuple[BufferPart, ...]
 
+    @property
+    def count(self) -> int:
+        return sum(part.size for part in self.parts)
+
     def read(self, rows: range) -> MicroBatch:
         """The rows at these places, from 0."""
         found, first = [], 0

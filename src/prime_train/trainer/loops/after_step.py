@@ -21,7 +21,7 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import Known, Ready, TextModel
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
 from prime_train.trainer.live_settings import LiveSettings
-from prime_train.trainer.loops.metrics import Metrics, step_metrics
+from prime_train.trainer.loops.metrics import Metrics, QuorumMetrics, step_metrics
 from prime_train.trainer.loops.spikes import Spikes, StepResult
 from prime_train.trainer.loops.step import AnyBatch, LaunchedStep, LossSum, Training
 from prime_train.trainer.muon import adjust_optimizer
@@ -97,6 +97,8 @@ class UnreadStep:
     data: dict[str, Any]  # the position of the rows after it
     waited_s: Mapping[str, float]
     settings: list[dict[str, Any]]  # in force in it
+    rate: dict[str, Any] = field(default_factory=dict)  # RateRamp.position
+    quorum: QuorumMetrics | None = None  # None without replicas
 
 
 @dataclass(slots=True)
@@ -128,9 +130,10 @@ class StepReader:
         report_spike(self.attempt, training.spikes, one.step, one.lr, result)
         tokens_seen = self.reached.tokens_seen + result.tokens
         # One value, so that a checkpoint never has the tokens of one step and the rows of another.
-        self.reached = TrainPosition(one.step, tokens_seen, one.data, training.spikes.position(), one.settings)
+        spikes = training.spikes.position()
+        self.reached = TrainPosition(one.step, tokens_seen, one.data, spikes, one.settings, one.rate)
         line = step_metrics(training, self.reached, result, one.lr, self.ready.flops_per_token, one.waited_s)
-        self.metrics.add(line, result.expert_load)
+        self.metrics.add(line, result.expert_load, one.quorum)
         self.live.hear(one.step, result.ready_ranks)
         self.loss = result.loss
         self.stop = self.stop or result.stop

@@ -13,15 +13,14 @@ from typing import Any
 
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, ReplicasJoined, TrainerStopped
-from prime_train.spec.answers import sequences_in_step
 from prime_train.spec.run import lr_ratio
 from prime_train.trainer.attempt import Attempt, Replica, StopFlag
 from prime_train.trainer.build import announce
-from prime_train.trainer.data.stream import TakenRows, TrainStream
+from prime_train.trainer.data.stream import TrainStream
 from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.live_settings import LiveSettings, open_settings
 from prime_train.trainer.loops.after_step import StepReader, UnreadStep, adjust, end_early, finish, is_due
-from prime_train.trainer.loops.metrics import Metrics
+from prime_train.trainer.loops.metrics import Metrics, QuorumMetrics
 from prime_train.trainer.loops.pretrain import OpenedWork, choose_load, open_work
 from prime_train.trainer.loops.spikes import spikes_from
 from prime_train.trainer.loops.step import Training, Votes, launch_step
@@ -31,6 +30,8 @@ from prime_train.trainer.replicas.healing import State, load_training, read_trai
 from prime_train.trainer.replicas.judge import DEFAULT_LIMIT_S
 from prime_train.trainer.replicas.life_sign import SignFile, folder_of, read_sign
 from prime_train.trainer.replicas.quorum import Quorum, QuorumSettings
+from prime_train.trainer.replicas.scaling import count_sequences, ramp_from
+from prime_train.trainer.replicas.step_rows import Position, StepRows
 from prime_train.trainer.saves.checkpoint import TrainPosition
 
 _GATHER_LIMIT_S = 60.0
@@ -64,7 +65,6 @@ def refuse(attempt: Attempt, opened: OpenedWork) -> None:
         "run.kind": run.run.kind not in ("pretrain", "sft"),
         "parallel.processes": run.parallel.group_processes > 1 or run.parallel.machines > 1,
         "parallel.sync_every": run.parallel.sync_every > 0,
-        "batch.with_replicas": run.batch.with_replicas != "constant",
         "model.experts": opened.ready.training.routers is not None,
     }
     for key, is_refused in unable.items():
@@ -79,10 +79,9 @@ class _Seat:
     """The training from one position on: another one after this replica has taken over the state of another one."""
 
     training: Training
-    rows: TrainStream
+    rows: StepRows
     live: LiveSettings
     reader: StepReader
-    taken: TakenRows | None = None  # of the next step, where it was begun
 
 
 class _ReplicaLoop:
@@ -107,7 +106,7 @@ class _ReplicaLoop:
         training = replace(ready.training, world=world, spikes=spikes)
         live = open_settings(self._attempt, ready.training.world, reached.settings, 0, agreed)
         reader = StepReader(self._attempt, replace(ready, training=training), self._metrics, live, reached)
-        return _Seat(training, rows, live, reader)
+        return _Seat(training, StepRows(self._open_rows, reached.data or None, rows), live, reader)
 
     def _read_state(self) -> State:
         training, seat = self._seat.training, self._seat
@@ -117,9 +116,7 @@ class _ReplicaLoop:
     def _load_state(self, state: State) -> None:
         training = self._seat.training
         reached, beside = load_training(training.model, training.optimizer, state)
-        world = training.world
-        rows = self._opened.work.open_rows(world.rank, world.size, reached.data or None)
-        self._seat = self._sit(reached, rows, beside["agreed"])
+        self._seat = self._sit(reached, self._open_rows(reached.data or None), beside["agreed"])
         self._metrics.take_unwritten(beside["lines"])
 
     def train(self, stop: StopFlag) -> None:
@@ -150,13 +147,14 @@ class _ReplicaLoop:
             with training.spans.step(step):
                 with training.spans.host_span("data"):
                     began = time.perf_counter()
-                    sequences = sequences_in_step(run, step)
-                    # Kept until the step is committed: it is repeated with the same rows.
-                    seat.taken = seat.taken or seat.rows.take(sequences)
+                    sequences = count_sequences(run, step, quorum.size)
+                    taken = seat.rows.take(run, sequences)
                     part = divide(sequences, quorum.size, quorum.rank)
-                    micro_batches = [seat.taken.read(rows) for rows in cut(part, run.batch.micro_batch)]  # (B, T) each
+                    micro_batches = [taken.read(rows) for rows in cut(part, run.batch.micro_batch)]  # (B, T) each
                     data_s = time.perf_counter() - began
-                lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
+                ramp = ramp_from(reader.reached.rate).follow(run, step, quorum.size)
+                lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps) * ramp.ratio(step)
+                training.spikes.leaves_out = step in run.optim.skip_steps
                 wants_save = wants_save or attempt.take_save_request()
                 try:
                     launched = launch_step(
@@ -170,9 +168,10 @@ class _ReplicaLoop:
                 except NotCommittedError:
                     training.optimizer.zero_grad(set_to_none=True)
                     continue
-                seat.taken, wants_save = None, False
+                wants_save = False
                 waited_s = {"data": data_s, "checkpoint": checkpointer.take_stall_s(), "quorum": quorum_s}
-                reader.add(UnreadStep(step, lr, launched, seat.rows.position(), waited_s, live.position))
+                position, counted = seat.rows.commit(), QuorumMetrics(quorum.size, sequences)
+                reader.add(UnreadStep(step, lr, launched, position, waited_s, live.position, ramp.position(), counted))
                 # At once, because another replica may take over the position before the next step.
                 reader.read()
                 if attempt.leads and not is_prepared:
@@ -188,6 +187,12 @@ class _ReplicaLoop:
                 measure_all(live.attempt, training, step, self._opened.evaluations)
                 attempt.emit(Phase(attempt.number, "train"))
         self._end()
+
+    def _open_rows(self, position: Position | None) -> TrainStream:
+        world = self._opened.ready.training.world
+        rows = self._opened.work.open_rows(world.rank, world.size, position)
+        assert isinstance(rows, TrainStream)  # as `refuse` lets pass only text and chats
+        return rows
 
     @property
     def _reached(self) -> int:

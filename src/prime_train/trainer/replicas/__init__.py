@@ -7,7 +7,8 @@ It never imports torch. `judge` decides, `life_sign` is what it decides by.
 Each replica trains with the loop in `loops/replicated`. Before a step it joins a quorum: the replicas that take part in
 this step. Each takes a part of the rows (`division`), and the sums of the step go over the quorum. If one is lost in
 the step, no weight changes, and the others repeat the step with the same rows. A replica that is behind gets weights,
-optimizer and position from another one, so the rows of a step depend only on the number of the step.
+optimizer and position from another one, so the rows of a step are those after the rows of the committed steps
+(`step_rows`). The batch stays the same, or follows the replicas together with the learning rate (`scaling`).
 
 The first replica of a quorum leads: it alone writes events, metrics and checkpoints. So a checkpoint is one of a run
 without replicas, and any number of them goes on from it.

@@ -49,6 +49,7 @@ class TrainPosition:
     data: dict[str, Any] = field(default_factory=dict)  # TrainStream.position
     spikes: dict[str, Any] = field(default_factory=dict)  # Spikes.position
     settings: list[dict[str, Any]] = field(default_factory=list)  # LiveSettings.position
+    rate: dict[str, Any] = field(default_factory=dict)  # RateRamp.position
 
 
 def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition, rank: int) -> State:

@@ -16,7 +16,7 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.events import AlarmRaised, Progress
 from prime_train.trainer.attempt import Replica
-from prime_train.trainer.loops.metrics import Metrics, StepMetrics, drop_after, step_metrics
+from prime_train.trainer.loops.metrics import Metrics, QuorumMetrics, StepMetrics, drop_after, step_metrics
 from prime_train.trainer.loops.spikes import StepResult
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.parallel import World
@@ -169,6 +169,23 @@ def test_a_leader_that_is_lost_before_its_line_writes_it_when_it_leads_again(tmp
     again.add(replace(LINE, step=3))
     again.close()
     assert [line["step"] for line in tiny.metrics(run_dir)] == [1, 2, 3]
+
+
+def test_a_step_that_the_others_repeat_has_their_line_and_not_that_of_the_lost_leader(tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path)
+    run_dir = tiny.prepare(tmp_path, run)
+    replicas = (Replica(0, 2, leads=True), Replica(1, 2, leads=False))
+    lost, kept = (Metrics(replace(tiny.attempt(run_dir, run), replica=one)) for one in replicas)
+    for step in (1, 2, 3):
+        lost.add(replace(LINE, step=step), QuorumMetrics(2, 8))
+    kept.add(replace(LINE, step=1), QuorumMetrics(2, 8))
+    kept.add(replace(LINE, step=2), QuorumMetrics(2, 8))
+    replicas[1].leads = True
+    for step in (3, 4):
+        kept.add(replace(LINE, step=step), QuorumMetrics(1, 4))
+    kept.close()
+    lines = [(line["step"], line["replicas"], line["sequences"]) for line in tiny.metrics(run_dir)]
+    assert lines == [(1, 2, 8), (2, 2, 8), (3, 1, 4), (4, 1, 4)]
 
 
 def test_a_resumed_attempt_drops_the_steps_it_takes_again(tmp_path: Path) -> None:
