@@ -129,17 +129,12 @@ def replicas_do_not_go_with(run: RunSpec) -> Problems:
 
 @rule("REP004", Severity.ERROR)
 def replicas_of_a_later_version(run: RunSpec) -> Problems:
-    """`sync_every`, a batch that changes, several processes in a replica, and experts are not built yet.
+    """A batch that changes, several processes in a replica, and experts are not built yet.
 
-    a replica is one process with the whole model, and each step sums the gradients over a batch that stays the same
+    a replica is one process with the whole model, and each step has a batch that stays the same
 
     Source: trainer/replicas.
 
-    Bad:
-        [parallel]
-        processes = 2
-        replicas = 2
-        sync_every = 10
     Bad:
         [parallel]
         processes = 2
@@ -155,8 +150,6 @@ def replicas_of_a_later_version(run: RunSpec) -> Problems:
         processes = 2
         replicas = 2
     """
-    if run.parallel.replicas and run.parallel.sync_every:
-        yield suggest("parallel.sync_every", f"{run.parallel.sync_every}, which this version does not do", 0)
     if run.parallel.replicas and run.batch.with_replicas != "constant":
         what = f'"{run.batch.with_replicas}", which this version does not do'
         yield suggest("batch.with_replicas", what, "constant")

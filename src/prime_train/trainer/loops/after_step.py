@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 import torch
@@ -23,7 +23,7 @@ from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
 from prime_train.trainer.live_settings import LiveSettings
 from prime_train.trainer.loops.metrics import Metrics, step_metrics
 from prime_train.trainer.loops.spikes import Spikes, StepResult
-from prime_train.trainer.loops.step import AnyBatch, LaunchedStep, LossSum, Training
+from prime_train.trainer.loops.step import AnyBatch, LossSum, Training
 from prime_train.trainer.muon import adjust_optimizer
 from prime_train.trainer.saves.checkpoint import TrainPosition
 from prime_train.trainer.saves.export import export
@@ -87,16 +87,23 @@ def finish(
     attempt.emit(TrainerFinished(attempt.number, step, reached_loss, str(final)))
 
 
+class StepToRead(Protocol):
+    """A step whose numbers may still be computed."""
+
+    def read(self) -> StepResult: ...
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadStep:
     """A launched step, with what its line of metrics needs."""
 
     step: int
     lr: float
-    launched: LaunchedStep
+    launched: StepToRead
     data: dict[str, Any]  # the position of the rows after it
     waited_s: Mapping[str, float]
     settings: list[dict[str, Any]]  # in force in it
+    more: Any = None  # a dataclass with further columns
 
 
 @dataclass(slots=True)
@@ -130,7 +137,7 @@ class StepReader:
         # One value, so that a checkpoint never has the tokens of one step and the rows of another.
         self.reached = TrainPosition(one.step, tokens_seen, one.data, training.spikes.position(), one.settings)
         line = step_metrics(training, self.reached, result, one.lr, self.ready.flops_per_token, one.waited_s)
-        self.metrics.add(line, result.expert_load)
+        self.metrics.add(line, result.expert_load, one.more)
         self.live.hear(one.step, result.ready_ranks)
         self.loss = result.loss
         self.stop = self.stop or result.stop

@@ -91,23 +91,22 @@ class Metrics:
         self._pending: Progress | None = None
         self._file: int | None = None
         # Of a replica that does not lead: the leader may be lost before it has written the line of a step.
-        self._unwritten: deque[StepMetrics] = deque(maxlen=_LINES_KEPT)
-        self._written_step = 0  # by the leader before
+        self._unwritten: deque[dict[str, Any]] = deque(maxlen=_LINES_KEPT)
         if attempt.rank == 0 and attempt.replica is None:
             drop_after(attempt.run_dir.metrics, attempt.resume_step)
             self._file = _open_for_lines(attempt.run_dir.metrics)
 
     def add(self, line: StepMetrics, *more: Any, reward: float | None = None) -> None:
         """`more`: dataclasses whose fields are further columns; None has none. `reward` is for the progress."""
-        if self._attempt.replica is not None:
-            self._follow_leader(line)
-        if self._file is None or line.step <= self._written_step:
-            return
         values: dict[str, Any] = {}
         for part in (line, *more):
             values |= {} if part is None else _values(part)
+        if self._attempt.replica is not None:
+            self._follow_leader(values)
+        if self._file is None:
+            return
         self._file = self._reopen_lost(self._file, line.step)
-        write_all(self._file, json.dumps(values, allow_nan=False).encode() + b"\n")
+        _write_line(self._file, values)
         if not math.isfinite(line.loss):
             return
         figures = (line.loss, line.tokens_per_s, line.tokens_seen, reward, self._unit)
@@ -117,28 +116,37 @@ class Metrics:
 
     def show_unwritten(self) -> list[dict[str, Any]]:
         """The lines that another replica was to write, for one that takes over from this one: JSON-able."""
-        return [{name: getattr(line, name) for name in line.__slots__} for line in self._unwritten]
+        return [*self._unwritten]
 
     def take_unwritten(self, lines: list[dict[str, Any]]) -> None:
         """Keep what `show_unwritten` returned in the replica that this one got its state from.
 
         A leader that is lost before its line is written may come back and lead again.
         """
-        self._unwritten = deque((StepMetrics(**line) for line in lines), maxlen=_LINES_KEPT)
+        self._unwritten = deque(lines, maxlen=self._unwritten.maxlen)
 
-    def _follow_leader(self, line: StepMetrics) -> None:
+    def keep_lines(self, count: int) -> None:
+        """Keep as many lines for a leader that may be lost, where the leader writes so many at once."""
+        self._unwritten = deque(self._unwritten, maxlen=max(_LINES_KEPT, count))
+
+    def _follow_leader(self, line: dict[str, Any]) -> None:
         """Open the file where this replica leads from this step on, and write what the leader before did not."""
         if not self._attempt.leads:
             self.close()
             self._pending = None
             self._unwritten.append(line)
         elif self._file is None:
-            self._file = _open_for_lines(self._attempt.run_dir.metrics)
-            # A leader that was lost may have written a step that the others repeat.
-            self._written_step = last_step(self._attempt.run_dir.metrics)
+            path = self._attempt.run_dir.metrics
+            self._file = _open_for_lines(path)
+            written_step = last_step(path)
+            if written_step >= line["step"]:
+                # A leader that was lost had written a step that the others repeat, and maybe with fewer rows.
+                os.close(self._file)
+                drop_after(path, line["step"] - 1)
+                self._file = _open_for_lines(path)
             for earlier in self._unwritten:
-                if self._written_step < earlier.step < line.step:
-                    write_all(self._file, json.dumps(_values(earlier), allow_nan=False).encode() + b"\n")
+                if written_step < earlier["step"] < line["step"]:
+                    _write_line(self._file, earlier)
             self._unwritten.clear()
 
     def _reopen_lost(self, file: int, step: int) -> int:
@@ -169,6 +177,10 @@ class Metrics:
 
 def _open_for_lines(path: Path) -> int:
     return os.open(path, _APPEND, 0o644)
+
+
+def _write_line(file: int, values: dict[str, Any]) -> None:
+    write_all(file, json.dumps(values, allow_nan=False).encode() + b"\n")
 
 
 def _has_name(file: int, path: Path) -> bool:
