@@ -103,8 +103,8 @@ def _write_diary(diary: int, number: int) -> None:
             _hang(hang[2], quorum[0])
         return part
 
-    def commit_noted(self: Quorum) -> None:
-        commit(self)
+    def commit_noted(self: Quorum, steps: int = 1) -> None:
+        commit(self, steps)
         note("commit", self._manager.current_step(), _name(self), time.monotonic())
 
     Quorum.begin = begin_noted  # type: ignore[method-assign]

@@ -170,9 +170,7 @@ class Parallel:
         ),
     ] = "local_sgd"
     outer_lr: Annotated[float, Gt(0), Doc("`diloco`: learning rate of the outer optimizer, which is SGD.")] = 0.7
-    outer_momentum: Annotated[
-        float, Ge(0), Lt(1), Doc("`diloco`: Nesterov momentum of the outer optimizer.")
-    ] = 0.9
+    outer_momentum: Annotated[float, Ge(0), Lt(1), Doc("`diloco`: Nesterov momentum of the outer optimizer.")] = 0.9
 
     @property
     def processes_here(self) -> int:

@@ -38,9 +38,7 @@ def _run(texts: Path, replicas: int, steps: int, sync: Any = "local_sgd") -> Run
     return tiny.run_spec(
         texts,
         run=spec.Run(name="tiny", max_steps=steps, seed=7),
-        parallel=spec.Parallel(
-            processes=max(1, replicas), replicas=replicas, collective_limit_s=60.0, **rounds
-        ),
+        parallel=spec.Parallel(processes=max(1, replicas), replicas=replicas, collective_limit_s=60.0, **rounds),
         batch=spec.Batch(micro_batch=2 if replicas else ROWS, global_batch=ROWS),
         schedule=spec.Schedule(kind="constant", warmup_steps=3),
         checkpoint=spec.Checkpoint(interval_steps=8, keep_last=100),
@@ -81,11 +79,11 @@ class Diary:
                     parts[key][int(words[3])][number] = range(int(words[4]), int(words[5]))
                 case "commit":
                     ends[key] = int(words[3])
-        for key, end in ends.items():
-            assert len(trainings[key]) == 1
-            assert sorted(parts[key]) == [*range(int(key[0]) + 1, end + 1)]
-            for shares in parts[key].values():
-                assert len(shares) == sizes[key]
+        for committed, end in ends.items():
+            assert len(trainings[committed]) == 1
+            assert sorted(parts[committed]) == [*range(int(committed[0]) + 1, end + 1)]
+            for shares in parts[committed].values():
+                assert len(shares) == sizes[committed]
                 assert sorted(row for share in shares.values() for row in share) == [*range(ROWS)]
         return max(ends.values())
 
@@ -201,7 +199,7 @@ def test_a_replica_that_is_killed_in_a_round_comes_back(sync: str, texts: Path, 
 
     def has_come_back() -> bool:
         joined = [event.members for event in tiny.events(run_dir) if isinstance(event, ReplicasJoined)]
-        return joined[-1:] == [("0", "1")] and len(joined) > 2 and len(diary.begins()) > 0
+        return joined[-1:] == [("0", "1")] and len(joined) > 1
 
     with _started(run_dir, REPLICA_KILL="1 7") as process:
         _await(process, run_dir, has_come_back)

@@ -1,6 +1,6 @@
 """Trains with replicas that make some steps alone: one flat loop over rounds in each of them.
 
-A round is the steps up to the next multiple of `parallel.sync_every`. It begins with a quorum: these replicas divide the
+A round is the steps up to the next multiple of `parallel.sync_every`. It begins with a quorum: its replicas divide the
 rows of each step, and at the end join weights and moments, so that all have the same training again. If one of them is
 lost in the round, nothing is joined, and the others make the round again with the same rows. All that is saved,
 reported or handed to a replica that comes is the training between two rounds. Shapes: B sequences, T positions.
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, ReplicasJoined
@@ -27,15 +28,17 @@ from prime_train.trainer.data.stream import TakenRows, TrainStream
 from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.loops import replicated
 from prime_train.trainer.loops.after_step import UnreadStep, adjust
-from prime_train.trainer.loops.replicated import _ReplicaLoop
+from prime_train.trainer.loops.replicated import _ReplicaLoop, _Seat
 from prime_train.trainer.loops.spikes import StepResult
 from prime_train.trainer.loops.step import Votes, launch_step
 from prime_train.trainer.replicas.division import cut, divide
 from prime_train.trainer.replicas.healing import State
+from prime_train.trainer.replicas.life_sign import read_sign
 from prime_train.trainer.replicas.round_plan import is_due_in, is_near_end, plan_round
 from prime_train.trainer.replicas.rounds import JointWeights, RoundPosition, keep_start, list_moments, read_position
 
 _SIGN_S = 60.0  # between two signs of a long round in the event log, where the supervisor would miss its steps
+_LOOK_S = 1.0  # between two looks at the other replicas
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
@@ -107,7 +110,7 @@ class _Rounds:
         self._sit(read_position(loop._attempt))
 
     @property
-    def _seat(self) -> Any:
+    def _seat(self) -> _Seat:
         return self._loop._seat
 
     def _sit(self, reached: RoundPosition) -> None:
@@ -130,7 +133,7 @@ class _Rounds:
     def train(self, stop: StopFlag) -> None:
         """Make rounds with the others until the last step; then the leader saves."""
         loop = self._loop
-        attempt, work, quorum, sign = loop._attempt, loop._opened.work, loop._quorum, loop._sign
+        attempt, quorum, sign = loop._attempt, loop._quorum, loop._sign
         checkpointer = loop._opened.ready.checkpointer
         wants_save = is_prepared = False
         loop._await_others()
@@ -152,61 +155,22 @@ class _Rounds:
             run, training = live.attempt.run, seat.training
             steps = plan_round(loop._reached, run.parallel.sync_every, run.run.max_steps)
             sign.round_steps = len(steps)
-            loop._metrics.keep_lines(2 * len(steps))
             start = keep_start(training.model, training.optimizer)
-            alone = replace(training, world=replace(training.world, between=None))
-            own: list[_OwnStep] = []
-            began_s = signed_s = time.monotonic()
-            for step in steps:
-                with training.spans.step(step):
-                    with training.spans.host_span("data"):
-                        began = time.perf_counter()
-                        part = divide(sequences_in_step(run, step), quorum.size, quorum.rank)
-                        taken = self._rows.take(run, step)
-                        micro_batches = [taken.read(rows) for rows in cut(part, run.batch.micro_batch)]  # (B, T) each
-                        data_s = time.perf_counter() - began
-                    lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
-                    training.spikes.leaves_out = step in run.optim.skip_steps
-                    before_update = checkpointer.before_update
-                    launched = launch_step(alone, micro_batches, lr, work.loss, before_update=before_update)
-                    own.append(_OwnStep(lr, data_s, launched.read()))
-                sign.write("works", loop._reached)
-                now_s = time.monotonic()
-                if now_s - signed_s > _SIGN_S:
-                    signed_s = now_s
-                    attempt.emit(Phase(attempt.number, "train", f"step {step} of a round up to step {steps[-1]}"))
-                step_s, grace_s = (now_s - began_s) / len(own), run.prime_train.stop_grace_s
-                if stop.is_requested() and not is_near_end(steps[-1] - step, step_s, grace_s):
-                    break
+            own = self._make_steps(steps, stop)
             if len(own) < len(steps):
-                start.restore(training.optimizer)
-                reader.stop = True  # the others find this replica gone, and make the round again
+                quorum.give_up()
+                start.restore(training)
+                reader.stop = stop.is_requested()
                 continue
+            waits_s = {"quorum": quorum_s, "checkpoint": checkpointer.take_stall_s()}
             began = time.perf_counter()
             wants_save = wants_save or attempt.take_save_request()
             numbers = _count(own, Votes(stop.is_requested(), live.has_next(), wants_save)).to(training.device.torch)
-            moments = list_moments(training.optimizer)
-            with training.spans.span("communication"):
-                quorum.sum([numbers, *moments])  # (4 K + 3,) fp64 and any
-                for moment in moments:
-                    moment.div_(quorum.size)
-                is_joined = self._joint.join(len(steps))
-            training.spikes.judge_by_record()
-            if not is_joined:
-                start.restore(training.optimizer)
+            if not self._join(steps, numbers):
+                start.restore(training)
                 continue
-            waits_s = {"quorum": quorum_s, "checkpoint": checkpointer.take_stall_s()}
-            joined_s = time.perf_counter() - began
-            self._rounds += 1
-            agreed = _agree(own, numbers.tolist(), quorum.size)
-            for step, mine, result in zip(steps, own, agreed, strict=True):
-                waited_s = {"data": mine.data_s, **(waits_s if step == steps[0] else {"checkpoint": 0.0})}
-                waited_s["joint"] = joined_s if step == steps[-1] else 0.0
-                position, column = self._rows.position(step), RoundMetrics(self._rounds)
-                reader.add(UnreadStep(step, mine.lr, replace(mine, result=result), position, waited_s, live.position, column))
-            self._rows, wants_save = _RoundRows(seat.rows), False
-            reader.read()
-            sign.write("works", loop._reached)
+            joined_s, wants_save = time.perf_counter() - began, False
+            self._record(steps, own, _agree(own, numbers.tolist(), quorum.size), (waits_s, {"joint": joined_s}))
             if attempt.leads and not is_prepared:
                 checkpointer.prepare(training.model, training.optimizer)
                 is_prepared = True
@@ -223,8 +187,81 @@ class _Rounds:
                 attempt.emit(Phase(attempt.number, "train"))
         loop._end()
 
+    def _make_steps(self, steps: range, stop: StopFlag) -> list[_OwnStep]:
+        """The steps of a round, made alone. Fewer where they would be in vain, or a stop cannot wait for the rest."""
+        loop, seat, quorum = self._loop, self._seat, self._loop._quorum
+        run, training, spans = seat.live.attempt.run, seat.training, seat.training.spans
+        alone = replace(training, world=replace(training.world, between=None))
+        before_update = loop._opened.ready.checkpointer.before_update
+        own: list[_OwnStep] = []
+        pids = self._read_pids()
+        began_s = signed_s = looked_s = time.monotonic()
+        for step in steps:
+            with spans.step(step):
+                with spans.host_span("data"):
+                    began = time.perf_counter()
+                    part = divide(sequences_in_step(run, step), quorum.size, quorum.rank)
+                    taken = self._rows.take(run, step)
+                    micro_batches = [taken.read(rows) for rows in cut(part, run.batch.micro_batch)]  # (B, T) each
+                    data_s = time.perf_counter() - began
+                lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
+                training.spikes.leaves_out = step in run.optim.skip_steps
+                launched = launch_step(alone, micro_batches, lr, loop._opened.work.loss, before_update=before_update)
+                own.append(_OwnStep(lr, data_s, launched.read()))
+            loop._sign.write("works", loop._reached)
+            now_s, left = time.monotonic(), steps[-1] - step
+            if now_s - signed_s > _SIGN_S:
+                signed_s = now_s
+                loop._attempt.emit(Phase(loop._attempt.number, "train", f"step {step} of a round up to {steps[-1]}"))
+            if now_s - looked_s > _LOOK_S:
+                looked_s = now_s
+                if self._read_pids() != pids:
+                    break
+            step_s = (now_s - began_s) / len(own)
+            if stop.is_requested() and not is_near_end(left, step_s, run.prime_train.stop_grace_s):
+                break
+        return own
 
-def _count(own: Sequence[_OwnStep], votes: Votes) -> torch.Tensor:
+    def _read_pids(self) -> list[int | None]:
+        """The processes of the round. One that was lost has another one after some seconds."""
+        signs = [read_sign(self._loop._folder, number) for number in self._loop._quorum.members]
+        return [None if sign is None else sign.pid for sign in signs]
+
+    def _join(self, steps: range, numbers: Tensor) -> bool:
+        """Join weights and moments, and sum the numbers. If it returns False, all of them mean nothing."""
+        training, quorum = self._seat.training, self._loop._quorum
+        moments = list_moments(training.optimizer)
+        with training.spans.span("communication"):
+            quorum.sum([numbers, *moments])
+            for moment in moments:
+                moment.div_(quorum.size)
+            return self._joint.join(len(steps))
+
+    def _record(
+        self,
+        steps: range,
+        own: Sequence[_OwnStep],
+        agreed: Sequence[StepResult],
+        waits_s: tuple[dict[str, float], dict[str, float]],
+    ) -> None:
+        """Take the joined steps as reached, and write their lines. `waits_s`: before the first, and after the last."""
+        seat, loop = self._seat, self._loop
+        seat.training.spikes.judge_by_record()  # each replica has judged by norms of its own
+        self._rounds += 1
+        loop._metrics.keep_lines(2 * len(steps))
+        column = RoundMetrics(self._rounds)
+        for step, mine, result in zip(steps, own, agreed, strict=True):
+            waited_s = {"data": mine.data_s, "checkpoint": 0.0}
+            waited_s |= waits_s[0] if step == steps[0] else {}
+            waited_s |= waits_s[1] if step == steps[-1] else {}
+            joined, position = replace(mine, result=result), self._rows.position(step)
+            seat.reader.add(UnreadStep(step, mine.lr, joined, position, waited_s, seat.live.position, column))
+        self._rows = _RoundRows(seat.rows)
+        seat.reader.read()
+        loop._sign.write("works", loop._reached)
+
+
+def _count(own: Sequence[_OwnStep], votes: Votes) -> Tensor:
     """The numbers of the steps of this replica and its votes, (4 K + 3,) fp64, to be summed over the replicas."""
     results = [one.result for one in own]
     steps = [(one.tokens, one.loss * one.tokens, one.grad_norm, one.skipped) for one in results]

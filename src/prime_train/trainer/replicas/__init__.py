@@ -12,6 +12,6 @@ optimizer and position from another one, so the rows of a step depend only on th
 The first replica of a quorum leads: it alone writes events, metrics and checkpoints. So a checkpoint is one of a run
 without replicas, and any number of them goes on from it.
 
-With `parallel.sync_every` the loop is `loops/local_steps`, whose turn is a round of several steps (`round_plan`), at the end
-of which torchft's own classes join the weights (`rounds`). Quorum, launcher and judgement are the same.
+With `parallel.sync_every` the loop is `loops/local_steps`. Its turn is a round of several steps (`round_plan`), and at
+the end torchft's own classes join the weights (`rounds`). Quorum, launcher and judgement are the same.
 """

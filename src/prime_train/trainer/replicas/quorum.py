@@ -113,6 +113,10 @@ class Quorum:
         if steps > 1:  # torchft counts commits
             self._manager.load_state_dict({"step": self._step, "batches_committed": self._step})
 
+    def give_up(self) -> None:
+        """Make no sum with this quorum: a replica that waits for this one in a sum ends its wait."""
+        self._group.abort()
+
     def leave(self) -> None:
         """End the heartbeats, so that the others do not wait for this replica."""
         self._disconnect()

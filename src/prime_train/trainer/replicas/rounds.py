@@ -1,7 +1,7 @@
 """Joins the weights of replicas after steps that each made alone, by torchft's LocalSGD and DiLoCo. Trains nothing.
 
-Both classes begin a quorum when a round ends, over the replicas that are there by then. The rows of one that was lost in
-the round would be lost with it, and one that has just come would take weights that are not joined yet. So here the
+Both classes begin a quorum when a round ends, over the replicas that are there by then. The rows of one that was lost
+in the round would be lost with it, and one that has just come would take weights that are not joined yet. So here the
 quorum is before the round (`Quorum.begin`), and the classes see it through `_RoundManager`: what they sum and commit is
 over the replicas that began the round together. They watch an optimizer for the end of a round. It is one that changes
 nothing, `_RoundEnd`, so the loop decides how many steps a round has, and may change that between two rounds.
@@ -24,6 +24,7 @@ from torchft.local_sgd import DiLoCo, LocalSGD
 from prime_train import spec
 from prime_train.trainer import parallel, seed
 from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.loops.step import Training
 from prime_train.trainer.parallel import NotCommittedError
 from prime_train.trainer.replicas.quorum import Quorum
 
@@ -126,7 +127,7 @@ class JointWeights:
         if self._outer is not None:
             for name, momentum in outer.items():
                 weight = self._weights[name]
-                self._outer.state[weight][_MOMENTUM] = momentum.to(weight.device).view_as(weight)
+                self._outer.state[weight][_MOMENTUM] = momentum.to(weight.device, copy=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +165,13 @@ def list_moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 class RoundStart:
     """A copy of what the steps of a round change, on the CPU: a round that was not joined is made again."""
 
-    weights: list[tuple[nn.Parameter, Tensor]]
-    moments: dict[nn.Parameter, dict[str, Tensor]]
+    weights: list[tuple[Tensor, Tensor]]
+    moments: dict[Tensor, dict[str, Tensor]]
     generators: dict[str, str]
 
-    def restore(self, optimizer: torch.optim.Optimizer) -> None:
+    def restore(self, training: Training) -> None:
         """Put it back."""
+        optimizer = training.optimizer
         with torch.no_grad():
             for weight, kept in self.weights:
                 weight.copy_(kept)
@@ -180,12 +182,17 @@ class RoundStart:
                 for name, kept in self.moments[weight].items():
                     optimizer.state[weight][name].copy_(kept)
         optimizer.zero_grad(set_to_none=True)
+        training.spikes.judge_by_record()
         seed.set_rng_state(self.generators)
 
 
 def keep_start(model: nn.Module, optimizer: torch.optim.Optimizer) -> RoundStart:
-    weights = [(weight, _copy(weight)) for weight in model.parameters() if weight.requires_grad]
-    moments = {weight: {name: _copy(value) for name, value in state.items()} for weight, state in optimizer.state.items()}
+    weights: list[tuple[Tensor, Tensor]] = [
+        (weight, _copy(weight)) for weight in model.parameters() if weight.requires_grad
+    ]
+    moments = {
+        weight: {name: _copy(value) for name, value in state.items()} for weight, state in optimizer.state.items()
+    }
     return RoundStart(weights, moments, seed.rng_state())
 
 

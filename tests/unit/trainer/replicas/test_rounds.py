@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from prime_train import spec
 from prime_train.trainer.loops.spikes import StepResult
-from prime_train.trainer.loops.step import Votes
-from prime_train.trainer.parallel import NotCommittedError
+from prime_train.trainer.loops.step import Training, Votes
+from prime_train.trainer.parallel import NotCommittedError, World
 from prime_train.trainer.replicas.judge import DEFAULT_LIMIT_S
 from prime_train.trainer.replicas.round_plan import choose_sum_limit_s, is_due_in, is_near_end, plan_round
 from tests.unit.trainer import tiny
@@ -170,7 +170,7 @@ def test_a_round_that_is_not_joined_is_made_again_from_its_start(sync: str) -> N
         make_step(model, optimizers[0])
         assert joint.join(4) == is_joined
         if not is_joined:
-            start.restore(optimizers[0])
+            start.restore(Training(model, optimizers[0], World(0, 1), tiny.CPU, None))
     for _ in range(2):
         make_step(alone, optimizers[1])
     for weight, expected in zip(model.parameters(), alone.parameters(), strict=True):
@@ -185,5 +185,5 @@ def test_the_start_of_the_first_round_has_no_moments() -> None:
     start = keep_start(model, optimizer)
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
-    start.restore(optimizer)
+    start.restore(Training(model, optimizer, World(0, 1), tiny.CPU, None))
     assert list_moments(optimizer) == []
