@@ -150,10 +150,11 @@ def replicas_of_a_later_version(run: RunSpec) -> Problems:
         processes = 2
         replicas = 2
     """
-    if run.parallel.replicas and run.batch.with_replicas != "constant":
+    sums = run.parallel.replicas and not run.parallel.sync_every  # else REP008 has both
+    if sums and run.batch.with_replicas != "constant":
         what = f'"{run.batch.with_replicas}", which this version does not do'
         yield suggest("batch.with_replicas", what, "constant")
-    if run.parallel.replicas and run.parallel.group_processes > 1:
+    if sums and run.parallel.group_processes > 1:
         what = f"{run.parallel.replicas}, and each would have {run.parallel.group_processes} processes"
         yield suggest("parallel.replicas", what, run.parallel.processes)
     if run.parallel.replicas and run.model.experts:

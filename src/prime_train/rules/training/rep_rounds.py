@@ -41,7 +41,7 @@ def rounds_do_not_go_with(run: RunSpec) -> Problems:
         replicas = 4
         sync_every = 10
         [batch]
-        global_batch = 64
+        global_batch = 66
         start_batch = 2
         ramp_steps = 100
     Good:
@@ -56,8 +56,8 @@ def rounds_do_not_go_with(run: RunSpec) -> Problems:
     if not replicas or not layout.sync_every or run.format != "run.toml":
         return
     if layout.group_processes > 1:
-        what = f"{layout.sync_every}, and each replica has {layout.group_processes} processes"
-        yield suggest("parallel.sync_every", what, 0)
+        what = f"{replicas}, and with `parallel.sync_every` each would have {layout.group_processes} processes"
+        yield suggest("parallel.replicas", what, layout.processes)
     if run.batch.with_replicas != "constant":
         what = f'"{run.batch.with_replicas}", and `parallel.sync_every` is {layout.sync_every}'
         yield suggest("batch.with_replicas", what, "constant")
