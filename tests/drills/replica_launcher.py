@@ -123,8 +123,8 @@ def _write_diary(diary: int, number: int) -> None:
         note("rows", quorum[0]._manager.current_step() + 1, _name(quorum[0]), rows.start, *describe_rows(batch))
         return batch
 
-    def commit_noted(self: Quorum) -> None:
-        commit(self)
+    def commit_noted(self: Quorum, steps: int = 1) -> None:
+        commit(self, steps)
         note("commit", self._manager.current_step(), _name(self), time.monotonic())
 
     Quorum.begin = begin_noted  # type: ignore[method-assign]

@@ -43,7 +43,7 @@ _ANY_CONFIG = (
 _RUN_TOML = (
     "config.ini_init_from config.prf_profile data.aud_audio data.dat_sources data.eva_sets data.trf_transforms "
     "data.tsk_tasks model.mod_experts model.mod_sizes model.tok_tokenizer rollouts.pol_policy serving.eng_engine "
-    "training.bat_batch training.cmd_command training.pre_precision training.rep_replicas "
+    "training.bat_batch training.cmd_command training.pre_precision training.rep_replicas training.rep_rounds "
     "training.stb_stability"
 )
 _PRIME_RL = (

@@ -214,6 +214,11 @@ def sequences_in_step(run: RunSpec, step: int) -> int:
     return start * (1 + (step - 1) * stages // steps)
 
 
+def fewest_sequences(run: RunSpec) -> int:
+    """Sequences in the smallest optimizer step of a run."""
+    return min(global_batch(run), sequences_in_step(run, 1))
+
+
 def tokens_per_step(run: RunSpec) -> int:
     return global_batch(run) * run.data.ctx_tokens
 

@@ -33,6 +33,7 @@ LIVE_KEYS = (
     LiveKey("data.sampling_probs", "the next buffer of documents is drawn by them", ON_TEXT),
     LiveKey("data.transforms", "the documents of the next buffer are changed by them", ("pretrain",)),
     LiveKey("data.loader_workers", "other workers prepare what comes next", (*ON_TEXT, "audio")),
+    LiveKey("parallel.sync_every", "the next round ends at its next multiple", ON_TEXT),
     LiveKey("rl.temperature", "the rollouts that start after it have this temperature", ("rl",)),
     LiveKey("rl.kl_coef", "the loss has this weight of the divergence", ("rl",)),
     LiveKey("prime_train.heartbeat.startup_limit_s", "at once: a longer silence is a hang", SUPERVISED),

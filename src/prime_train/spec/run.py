@@ -167,8 +167,13 @@ class Parallel:
     ] = 0
     sync: Annotated[
         Literal["local_sgd", "diloco"],
-        Doc("How weights are joined after sync_every steps: by their mean, or as a step of an outer optimizer."),
+        Doc(
+            "How weights are joined after sync_every steps: `local_sgd` takes their mean; `diloco` takes the mean of "
+            "what the replicas have changed as the gradient of an outer optimizer. Both take the mean of the moments."
+        ),
     ] = "local_sgd"
+    outer_lr: Annotated[float, Gt(0), Doc("`diloco`: learning rate of the outer optimizer, which is SGD.")] = 0.7
+    outer_momentum: Annotated[float, Ge(0), Lt(1), Doc("`diloco`: Nesterov momentum of the outer optimizer.")] = 0.9
 
     @property
     def processes_here(self) -> int:

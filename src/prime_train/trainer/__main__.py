@@ -20,6 +20,7 @@ from types import ModuleType
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog
+from prime_train.spec import Parallel
 from prime_train.trainer import failure
 from prime_train.trainer.attempt import Attempt, StopFlag, read_ranks, read_replica, read_run, watch_supervisor
 from prime_train.trainer.replicas.life_sign import folder_of, keep_failure
@@ -49,7 +50,8 @@ def main(arguments: list[str]) -> int:
     try:
         run = read_run(run_dir)
         attempt = Attempt(run, run_dir, given.attempt, given.resume_step, events, rank, replica)
-        import_loop(run.run.kind, replicated=replica is not None).main(attempt, stop)
+        layout = None if replica is None else run.parallel
+        import_loop(run.run.kind, layout).main(attempt, stop)
     except Exception as error:
         failed, exit_code = failure.describe(error, given.attempt, rank)
         failure.show(error)
@@ -62,14 +64,18 @@ def main(arguments: list[str]) -> int:
     return ExitCode.OK
 
 
-def import_loop(kind: str, *, replicated: bool = False) -> ModuleType:
+def import_loop(kind: str, replicated: Parallel | None = None) -> ModuleType:
     """The training loop of a kind of run, and torch with it. Imported late, so that a missing torch becomes an event.
+
+    `replicated`: the layout of a run with replicas.
 
     The garbage collector is off meanwhile: none of 400,000 objects is garbage, and looking takes a quarter of a start.
     """
     gc.disable()
     try:
-        name = "replicated" if replicated else "grpo" if kind == "rl" else "pretrain"
+        name = "grpo" if kind == "rl" else "pretrain"
+        if replicated is not None:
+            name = "local_steps" if replicated.sync_every else "replicated"
         loop = importlib.import_module(f"prime_train.trainer.loops.{name}")
     finally:
         gc.enable()

@@ -75,9 +75,9 @@ def test_a_run_goes_on_with_fewer_replicas_and_without(texts: Path, tmp_path: Pa
 
 def test_what_replicas_cannot_do_ends_the_attempt_with_its_reason(texts: Path, tmp_path: Path) -> None:
     run = _run(texts, 2, 4)
-    run_dir = tiny.prepare(tmp_path / "run", replace(run, parallel=replace(run.parallel, sync_every=4)))
+    run_dir = tiny.prepare(tmp_path / "run", replace(run, model=replace(run.model, experts=2, experts_per_token=1)))
     code, output = _train(run_dir, 1, 0, tmp_path / "diary")
     assert code == 5, output
     failed = [event for event in tiny.events(run_dir) if isinstance(event, TrainerFailed)]
-    assert [(event.where, event.cause_class) for event in failed] == [("parallel.sync_every", "config")]
+    assert [(event.where, event.cause_class) for event in failed] == [("model.experts", "config")]
     assert any(isinstance(event, ReplicaLost) for event in tiny.events(run_dir))

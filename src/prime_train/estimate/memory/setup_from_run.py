@@ -128,19 +128,20 @@ def _bundled_head(run: RunSpec, shape: ModelShape) -> Head:
 
 
 def _bundled_state_bytes(run: RunSpec, shape: ModelShape) -> float:
-    """Bytes of the optimizer's state per trained number: two fp32 moments; Muon's matrices have one.
+    """Bytes of the optimizers' state per trained number: two fp32 moments; Muon's matrices have one. DiLoCo adds one.
 
     The gains of norms in the blocks count as matrices, because they are less than a thousandth of a block. Experts
     do not, because they are stacked.
-    Source: trainer/muon.py.
+    Source: trainer/muon.py; trainer/replicas/rounds.py.
     """
+    outer = 4.0 if run.parallel.sync_every and run.parallel.sync == "diloco" else 0.0
     if run.optim.kind == "adamw":
-        return 8.0
+        return 8.0 + outer
     if run.model.lora is not None:
-        return 4.0
+        return 4.0 + outer
     groups = groups_of(shape)
     experts = groups.experts * (shape.layers - shape.dense_layers)
-    return 8.0 - 4.0 * max(0.0, groups.total - groups.embedding - groups.head - experts) / groups.total
+    return outer + 8.0 - 4.0 * max(0.0, groups.total - groups.embedding - groups.head - experts) / groups.total
 
 
 _MODULES = {  # model.lora.targets -> names in a Hugging Face folder

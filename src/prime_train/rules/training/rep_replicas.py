@@ -130,9 +130,9 @@ def replicas_do_not_go_with(run: RunSpec) -> Problems:
 
 @rule("REP004", Severity.ERROR)
 def replicas_of_a_later_version(run: RunSpec) -> Problems:
-    """`sync_every`, several processes in a replica, and experts are not built yet.
+    """Several processes in a replica, and experts are not built yet.
 
-    a replica is one process with the whole model, and each step sums the gradients of all
+    a replica is one process with the whole model
 
     Source: trainer/replicas.
 
@@ -140,7 +140,8 @@ def replicas_of_a_later_version(run: RunSpec) -> Problems:
         [parallel]
         processes = 2
         replicas = 2
-        sync_every = 10
+        [model]
+        experts = 8
     Bad:
         [parallel]
         processes = 4
@@ -150,9 +151,7 @@ def replicas_of_a_later_version(run: RunSpec) -> Problems:
         processes = 2
         replicas = 2
     """
-    if run.parallel.replicas and run.parallel.sync_every:
-        yield suggest("parallel.sync_every", f"{run.parallel.sync_every}, which this version does not do", 0)
-    if run.parallel.replicas and run.parallel.group_processes > 1:
+    if run.parallel.replicas and not run.parallel.sync_every and run.parallel.group_processes > 1:
         what = f"{run.parallel.replicas}, and each would have {run.parallel.group_processes} processes"
         yield suggest("parallel.replicas", what, run.parallel.processes)
     if run.parallel.replicas and run.model.experts:

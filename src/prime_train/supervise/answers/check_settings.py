@@ -101,6 +101,9 @@ def _check_keys(run_dir: RunDir, config: RunSpec, present: RunSpec, wanted: Mapp
         if (obstacle := find_obstacle(key, present, fields)) is not None:
             raise obstacle
         _refuse_value(fields[key], key, value)
+        if key == "parallel.sync_every" and value == 0:
+            what, why = "parallel.sync_every = 0 sums in each step", "that is another loop, which starts with the run"
+            raise _refusal(what, key, why, "parallel.sync_every=1 or more, or stop the run and edit the config")
         if key == "rl.kl_coef" and value == 0:
             raise _refusal(
                 "rl.kl_coef = 0 takes the reference model out", key, "it could not come back", "rl.kl_coef=1e-9"
@@ -216,6 +219,10 @@ def find_obstacle(key: str, run: RunSpec, fields: Mapping[str, Field]) -> UserEr
     if key == "rl.kl_coef" and not (run.rl and run.rl.kl_coef):
         why = "the reference model is that of the first RL step, and only a run that began with one has it"
         return _refusal("rl.kl_coef is 0, and stays 0", key, why, "start another run with rl.kl_coef above 0")
+    if key == "parallel.sync_every" and not run.parallel.sync_every:
+        why = "replicas that make steps alone have another loop, which starts with the run"
+        fix = f"prime-train stop {run.run.name}, set {key} in the config, and start it again"
+        return _refusal(f"{key} is 0, and stays 0", key, why, fix)
     if key == "optim.muon_lr" and run.optim.kind != "muon":
         return _refusal(f"{key} has no effect", key, f"optim.kind is {run.optim.kind}", "set optim.lr")
     return None

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 import torch
@@ -21,9 +21,9 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import Known, Ready, TextModel
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
 from prime_train.trainer.live_settings import LiveSettings
-from prime_train.trainer.loops.metrics import Metrics, QuorumMetrics, step_metrics
+from prime_train.trainer.loops.metrics import Metrics, step_metrics
 from prime_train.trainer.loops.spikes import Spikes, StepResult
-from prime_train.trainer.loops.step import AnyBatch, LaunchedStep, LossSum, Training
+from prime_train.trainer.loops.step import AnyBatch, LossSum, Training
 from prime_train.trainer.muon import adjust_optimizer
 from prime_train.trainer.saves.checkpoint import TrainPosition
 from prime_train.trainer.saves.export import export
@@ -87,18 +87,24 @@ def finish(
     attempt.emit(TrainerFinished(attempt.number, step, reached_loss, str(final)))
 
 
+class StepToRead(Protocol):
+    """A step whose numbers may still be computed."""
+
+    def read(self) -> StepResult: ...
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadStep:
     """A launched step, with what its line of metrics needs."""
 
     step: int
     lr: float
-    launched: LaunchedStep
+    launched: StepToRead
     data: dict[str, Any]  # the position of the rows after it
     waited_s: Mapping[str, float]
     settings: list[dict[str, Any]]  # in force in it
     rate: dict[str, Any] = field(default_factory=dict)  # RateRamp.position
-    quorum: QuorumMetrics | None = None  # None without replicas
+    more: Any = None  # a dataclass with further columns
 
 
 @dataclass(slots=True)
@@ -133,7 +139,7 @@ class StepReader:
         spikes = training.spikes.position()
         self.reached = TrainPosition(one.step, tokens_seen, one.data, spikes, one.settings, one.rate)
         line = step_metrics(training, self.reached, result, one.lr, self.ready.flops_per_token, one.waited_s)
-        self.metrics.add(line, result.expert_load, one.quorum)
+        self.metrics.add(line, result.expert_load, one.more)
         self.live.hear(one.step, result.ready_ranks)
         self.loss = result.loss
         self.stop = self.stop or result.stop

@@ -131,7 +131,11 @@ class Metrics:
 
         A leader that is lost before its line is written may come back and lead again.
         """
-        self._unwritten = deque(lines, maxlen=_LINES_KEPT)
+        self._unwritten = deque(lines, maxlen=self._unwritten.maxlen)
+
+    def keep_lines(self, count: int) -> None:
+        """Keep as many lines for a leader that may be lost, where the leader writes so many at once."""
+        self._unwritten = deque(self._unwritten, maxlen=max(_LINES_KEPT, count))
 
     def _follow_leader(self, line: dict[str, Any]) -> None:
         """Open the file where this replica leads from this step on, and write what the leader before did not."""

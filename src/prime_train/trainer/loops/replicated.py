@@ -8,6 +8,7 @@ that leads the quorum saves and reports. Shapes: B sequences, T positions.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,9 +28,9 @@ from prime_train.trainer.loops.step import Training, Votes, launch_step
 from prime_train.trainer.parallel import NotCommittedError
 from prime_train.trainer.replicas.division import cut, divide
 from prime_train.trainer.replicas.healing import State, load_training, read_training
-from prime_train.trainer.replicas.judge import DEFAULT_LIMIT_S
 from prime_train.trainer.replicas.life_sign import SignFile, folder_of, read_sign
 from prime_train.trainer.replicas.quorum import Quorum, QuorumSettings
+from prime_train.trainer.replicas.round_plan import choose_sum_limit_s
 from prime_train.trainer.replicas.scaling import count_sequences, ramp_from
 from prime_train.trainer.replicas.step_rows import Position, StepRows
 from prime_train.trainer.saves.checkpoint import TrainPosition
@@ -38,8 +39,11 @@ _GATHER_LIMIT_S = 60.0
 _GATHER_TURN_S = 0.02
 
 
-def main(attempt: Attempt, stop: StopFlag) -> None:
-    """Train in this replica until max_steps; when `stop` is requested, end early."""
+def main(attempt: Attempt, stop: StopFlag, train: Callable[[_ReplicaLoop], None] | None = None) -> None:
+    """Train in this replica until max_steps; when `stop` is requested, end early.
+
+    `train`: another loop than the one of this module, over what this one has set up.
+    """
     assert attempt.replica is not None
     sign = SignFile(folder_of(attempt.run_dir, attempt.number), attempt.replica.number)
     sign.write("setup", 0)
@@ -52,7 +56,8 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
         opened = open_work(attempt, choose_load(attempt.run.run.kind))
         refuse(attempt, opened)
     try:
-        _ReplicaLoop(attempt, attempt.replica, opened, sign).train(stop)
+        loop = _ReplicaLoop(attempt, attempt.replica, opened, sign)
+        loop.train(stop) if train is None else train(loop)
     finally:
         for evaluation in opened.evaluations:
             evaluation.close()
@@ -64,7 +69,6 @@ def refuse(attempt: Attempt, opened: OpenedWork) -> None:
     unable = {
         "run.kind": run.run.kind not in ("pretrain", "sft"),
         "parallel.processes": run.parallel.group_processes > 1 or run.parallel.machines > 1,
-        "parallel.sync_every": run.parallel.sync_every > 0,
         "model.experts": opened.ready.training.routers is not None,
     }
     for key, is_refused in unable.items():
@@ -90,7 +94,7 @@ class _ReplicaLoop:
     def __init__(self, attempt: Attempt, replica: Replica, opened: OpenedWork, sign: SignFile) -> None:
         self._attempt, self._replica, self._opened, self._sign = attempt, replica, opened, sign
         self._metrics = Metrics(attempt, opened.work.unit)
-        limit_s = attempt.run.parallel.collective_limit_s or DEFAULT_LIMIT_S
+        limit_s = choose_sum_limit_s(attempt.run)
         folder, device = folder_of(attempt.run_dir, attempt.number), opened.ready.training.device.torch
         settings = QuorumSettings(
             folder=folder, min_replicas=attempt.run.parallel.min_replicas, limit_s=limit_s, device=device

@@ -87,6 +87,10 @@ class Spikes:
             # Chosen on the device: to read `skip` here, the host would have to wait for the step.
             self._window = torch.where(counts, torch.cat((self._window[1:], grad_norm.view(1))), self._window)
 
+    def judge_by_record(self) -> None:
+        """Judge the next steps by the recorded norms alone, not by those of steps that were not recorded."""
+        self._window = None
+
     def record(self, step: int, lr: float, measured: StepResult) -> str:
         """Why a step was skipped, "" if it was not; in their order. Raises UserError where the run has to end."""
         if not measured.skipped:

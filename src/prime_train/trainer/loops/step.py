@@ -148,7 +148,8 @@ def launch_step(
         labelled, stops, plans, saves = world.sum_step(counts)  # () each
     if training.routers is not None:
         training.routers.begin(world.size / labelled)
-    own_loss = _accumulate(training, micro_batches, labelled, compute_loss)  # ()
+    # At least 1: rows of one replica alone may have no label.
+    own_loss = _accumulate(training, micro_batches, labelled.clamp(min=1.0), compute_loss)  # ()
     with spans.span("communication"):
         world.sum_gradients(training.model)
     loss, grad_norm, limit, skip = _judge(training, own_loss)  # () each

@@ -12,4 +12,7 @@ optimizer and position from another one, so the rows of a step are those after t
 
 The first replica of a quorum leads: it alone writes events, metrics and checkpoints. So a checkpoint is one of a run
 without replicas, and any number of them goes on from it.
+
+With `parallel.sync_every` the loop is `loops/local_steps`. Its turn is a round of several steps (`round_plan`), and at
+the end torchft's own classes join the weights (`rounds`). Quorum, launcher and judgement are the same.
 """

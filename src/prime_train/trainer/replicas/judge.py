@@ -49,7 +49,8 @@ class SeenSteps:
         if step <= self.step:
             return self
         is_known = self.count >= _FIRST_STEPS
-        steps_s = keep(self.steps_s, now_s - self.since_s) if is_known else self.steps_s
+        # A round of several steps is committed at once, and each step of it has a sign of its own.
+        steps_s = keep(self.steps_s, (now_s - self.since_s) / (step - self.step)) if is_known else self.steps_s
         return SeenSteps(step, now_s, self.count + 1, steps_s)
 
 
@@ -112,10 +113,10 @@ def judge_end(replicas: Sequence[WatchedReplica], seen: SeenSteps, resume_step: 
 
 
 def _has_weights(one: WatchedReplica, seen: SeenSteps) -> bool:
-    # A step less than was seen, because one that is lost may have committed the last step alone.
+    # A step or round less than was seen, because one that is lost may have committed the last one alone.
     return (
         one.exit_code is None
         and one.sign is not None
         and one.sign.stage in ("waits", "works", "sums", "saves", "done")
-        and one.sign.step >= seen.step - 1
+        and one.sign.step >= seen.step - one.sign.round_steps
     )

@@ -27,7 +27,6 @@ from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import REPLICA_ENV, REPLICAS_ENV, RESTART_ENV, read_run, watch_supervisor
 from prime_train.trainer.loops.metrics import drop_after
 from prime_train.trainer.replicas.judge import (
-    DEFAULT_LIMIT_S,
     HangLimits,
     SeenSteps,
     WatchedReplica,
@@ -37,6 +36,7 @@ from prime_train.trainer.replicas.judge import (
     judge_end,
 )
 from prime_train.trainer.replicas.life_sign import LIGHTHOUSE, folder_of, read_sign, take_failure
+from prime_train.trainer.replicas.round_plan import ENDLESS_JOIN_S, choose_sum_limit_s
 
 _TURN_S = 0.1
 _END_LIMIT_S = 10.0  # for the other replicas to end after the leader has finished
@@ -165,8 +165,11 @@ class ReplicaLauncher:
 
     def _start_lighthouse(self) -> None:
         """Start a lighthouse, and write its address for the replicas. Raises OSError, TimeoutError."""
+        layout = self.run.parallel
+        # One that comes back must not begin without those that are in a round, which may be a long one.
+        waits = ("--join-limit-s", str(ENDLESS_JOIN_S)) if layout.sync_every else ()
         command = own_module(
-            "prime_train.trainer.replicas.lighthouse", "--min-replicas", str(self.run.parallel.min_replicas)
+            "prime_train.trainer.replicas.lighthouse", "--min-replicas", str(layout.min_replicas), *waits
         )
         pipe = subprocess.PIPE
         self._lighthouse = subprocess.Popen(
@@ -183,7 +186,7 @@ class ReplicaLauncher:
             startup_s=heartbeat.startup_limit_s,
             step_s=heartbeat.step_limit_s,
             slow_s=heartbeat.slow_phase_limit_s,
-            sum_s=self.run.parallel.collective_limit_s or DEFAULT_LIMIT_S,
+            sum_s=choose_sum_limit_s(self.run),
         )
 
     def _report_failure(self) -> None:

@@ -32,6 +32,7 @@ class LifeSign:
     step: int  # that was committed last
     since_s: float
     pid: int
+    round_steps: int = 1  # that it commits together
 
 
 def folder_of(run_dir: RunDir, attempt: int) -> Path:
@@ -49,9 +50,10 @@ class SignFile:
     def __init__(self, folder: Path, replica: int) -> None:
         make_folder(folder)
         self._file = open_private(sign_path(folder, replica), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
+        self.round_steps = 1
 
     def write(self, stage: Stage, step: int) -> None:
-        sign = LifeSign(stage, step, time.monotonic(), os.getpid())
+        sign = LifeSign(stage, step, time.monotonic(), os.getpid(), self.round_steps)
         # Of one length, so that no end of an earlier line stays behind it.
         with suppress(OSError):
             os.pwrite(self._file, json.dumps(asdict(sign)).ljust(_LINE_BYTES).encode() + b"\n", 0)
@@ -78,7 +80,8 @@ def read_sign(folder: Path, replica: int) -> LifeSign | None:
     """The latest sign of a replica; None where there is none, or a reader came between two halves of a write."""
     try:
         found = outside.read_json(sign_path(folder, replica), outside.MARK_BYTES, within=folder)
-        sign = LifeSign(found["stage"], int(found["step"]), float(found["since_s"]), int(found["pid"]))
+        numbers = int(found["pid"]), int(found["round_steps"])
+        sign = LifeSign(found["stage"], int(found["step"]), float(found["since_s"]), *numbers)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return sign if sign.stage in _STAGES else None

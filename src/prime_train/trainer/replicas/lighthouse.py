@@ -16,17 +16,19 @@ from urllib.parse import urlsplit
 
 LOOPBACK = "127.0.0.1"
 HEARTBEAT_LIMIT_MS = 2000  # a replica sends ten heartbeats a second, and is lost without one for so long
-_JOIN_LIMIT_MS = 60_000  # for a replica that lives and has not come to the step
+_JOIN_LIMIT_S = 60.0
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m prime_train.trainer.replicas.lighthouse", description="Run it.")
     parser.add_argument("--min-replicas", type=int, default=1, help="replicas without which there is no step")
+    waits = "seconds for a replica that lives and has not come to the step"
+    parser.add_argument("--join-limit-s", type=float, default=_JOIN_LIMIT_S, help=waits)
     given = parser.parse_args(arguments)
     server = load_coordination().LighthouseServer(
         bind=f"{LOOPBACK}:0",
         min_replicas=given.min_replicas,
-        join_timeout_ms=_JOIN_LIMIT_MS,
+        join_timeout_ms=round(1000 * given.join_limit_s),
         heartbeat_timeout_ms=HEARTBEAT_LIMIT_MS,
     )
     # Its own address has the name of the machine, under which it does not listen.

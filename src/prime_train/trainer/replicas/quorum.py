@@ -98,11 +98,24 @@ class Quorum:
                 tensor.copy_(part.view_as(tensor))
         self.sign.write("works", self._step)
 
-    def commit(self) -> None:
-        """See `Between`."""
+    def average(self, tensor: Tensor) -> Any:
+        """Begin to make a tensor its mean over the replicas, in place; returns torchft's work, which is waited for."""
+        self.sign.write("sums", self._step)
+        return self._manager.allreduce(tensor)
+
+    def commit(self, steps: int = 1) -> None:
+        """See `Between`. `steps`: how many it commits."""
+        if self._manager.errored() is not None:
+            self._group.abort()
         if not self._manager.should_commit():
             raise NotCommittedError
-        self._step += 1
+        self._step += steps
+        if steps > 1:  # torchft counts commits
+            self._manager.load_state_dict({"step": self._step, "batches_committed": self._step})
+
+    def give_up(self) -> None:
+        """Make no sum with this quorum: a replica that waits for this one in a sum ends its wait."""
+        self._group.abort()
 
     def leave(self) -> None:
         """End the heartbeats, so that the others do not wait for this replica."""

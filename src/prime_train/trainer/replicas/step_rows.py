@@ -20,6 +20,11 @@ class StepRows:
         self._open_rows, self._position, self._stream = open_rows, position, stream
         self._taken: TakenRows | None = None  # of the step in progress
 
+    @property
+    def stream(self) -> TrainStream:
+        """For rounds, which keep their rows themselves."""
+        return self._stream
+
     def take_settings(self, run: RunSpec) -> None:
         """See `TrainRows`. Called before the rows of a step are taken for the first time."""
         self._stream.take_settings(run)

@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -96,6 +96,7 @@ class Checkpointer:
         self._undeletable: set[int] = set()  # steps
         self._stall_s = 0.0
         self._spans = Spans(lane_of(world.rank))
+        self.more: Callable[[], State] = dict  # what a loop saves beside the training, by names of its own
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Reserve memory for saves, after the first step. An error is not raised: it comes again in the first save."""
@@ -116,7 +117,7 @@ class Checkpointer:
         save = self._save = _Save(reached.step, began)
         with self._waiting(save):
             self._attempt.emit(CheckpointStarted(self._attempt.number, reached.step))
-            state = gather(model, optimizer, reached, self._world.rank)
+            state = gather(model, optimizer, reached, self._world.rank) | self.more()
             # The copy runs on another stream, and must not begin before the update is computed.
             ready = torch.cuda.current_stream().record_event() if self._device.type == "cuda" else None
             save.done = self._thread.submit(self._run, save, state, ready)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from prime_train import spec
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.coefficients import Coefficients, fitted_entry, is_known
 from prime_train.estimate.memory.setup_from_run import setup_of
@@ -152,3 +155,11 @@ def test_a_later_era_keeps_what_an_earlier_one_changed() -> None:
 def test_an_unknown_program_is_reckoned_as_hugging_face() -> None:
     assert not is_known("nobody-knows")
     assert fitted_entry("nobody-knows", "").coefficients == fitted_entry("hf", "").coefficients
+
+
+@pytest.mark.parametrize(("sync", "state_bytes"), [("local_sgd", 8.0), ("diloco", 12.0)])
+def test_diloco_has_a_momentum_beside_the_moments(sync: Any, state_bytes: float) -> None:
+    layout = spec.Parallel(processes=2, replicas=2, sync_every=10, sync=sync)
+    data = spec.Data(sources=(spec.Source(kind="python-stdlib"),))
+    run = RunSpec(run=spec.Run(name="a", max_steps=10), data=data, parallel=layout)
+    assert setup(run).numerics.state == state_bytes

@@ -30,13 +30,14 @@ warmup_steps = 40
 [parallel]
 processes = 2
 machines = {machines}
+{layout}
 """
 
 
-def open_run(folder: Path, *, run: str = "", machines: int = 1) -> RunDir:
+def open_run(folder: Path, *, run: str = "", machines: int = 1, layout: str = "") -> RunDir:
     run_dir = RunDir(folder / "a")
     run_dir.path.mkdir()
-    write_config(run_dir, CONFIG.format(run=run, machines=machines))
+    write_config(run_dir, CONFIG.format(run=run, machines=machines, layout=layout))
     return run_dir
 
 
@@ -233,3 +234,17 @@ def test_a_run_of_prime_rl_changes_the_settings_of_its_supervisor(tmp_path: Path
     assert change.texts == ("prime_train.heartbeat.step_limit_s = 60.0, was unset",)
     with pytest.raises(UserError, match="the settings of a do not change live"):
         check(run_dir, {"optim.lr": 0.1}, 0)
+
+
+@pytest.mark.parametrize(("before", "value"), [(0, 4), (4, 0)])
+def test_replicas_begin_or_end_to_make_steps_alone_only_with_another_attempt(
+    before: int, value: int, tmp_path: Path
+) -> None:
+    run_dir = open_run(tmp_path, layout=f"replicas = 2\nsync_every = {before}")
+    with pytest.raises(UserError, match=r"parallel\.sync_every (is|=) 0"):
+        check(run_dir, {"parallel.sync_every": value}, 10)
+
+
+def test_the_length_of_a_round_changes_live(tmp_path: Path) -> None:
+    run_dir = open_run(tmp_path, layout="replicas = 2\nsync_every = 10")
+    assert check(run_dir, {"parallel.sync_every": 20}, 10).values == {"parallel.sync_every": 20}

@@ -113,6 +113,20 @@ def test_replicas_that_start_again_do_not_begin_at_the_first_step() -> None:
     assert judge_end([lost, replace(again, sign=None)], SeenSteps(8), 8) is None
 
 
+def test_a_replica_of_the_last_round_has_the_weights() -> None:
+    lost = replace(_watch(0, "works", step=8), exit_code=-9)
+    for round_steps, code in ((4, None), (3, -9)):
+        sign = LifeSign("waits", 4, 0.0, 101, round_steps)
+        assert judge_end([lost, WatchedReplica(1, 0.0, sign)], SeenSteps(8), 0) == code
+
+
+def test_the_time_of_a_round_is_that_of_its_steps() -> None:
+    seen = SeenSteps()
+    for number in range(1, 20):
+        seen = seen.add(50 * number, 100.0 * number)
+    assert set(seen.steps_s) == {2.0}
+
+
 def test_a_fault_of_the_config_ends_all_replicas_only_before_the_first_step() -> None:
     failed, other = replace(_watch(0, "setup"), exit_code=5), _watch(1, "works", step=9)
     assert judge_end([failed, other], SeenSteps(8), 8) == 5
@@ -128,10 +142,11 @@ def test_a_replica_starts_again_at_once_and_later_each_time() -> None:
 def test_a_sign_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = SignFile(tmp_path, 2)
     file.write("sums", 123_456)
+    file.round_steps = 12
     file.write("works", 7)
     sign = read_sign(tmp_path, 2)
     assert sign is not None
-    assert (sign.stage, sign.step, sign.pid) == ("works", 7, os.getpid())
+    assert (sign.stage, sign.step, sign.pid, sign.round_steps) == ("works", 7, os.getpid(), 12)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"stage": "other", "step": 1, "since_s": 0, "pid": 1}'])
