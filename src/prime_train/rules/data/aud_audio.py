@@ -117,14 +117,14 @@ def sources_of_clips_wrong(run: RunSpec) -> Problems:
     if run.audio.block_shuffle and run.data.sampling_probs is not None:
         what = f"{run.audio.block_shuffle}, and `data.sampling_probs` takes clips from all sources for each batch"
         yield suggest("audio.block_shuffle", what, 0)
-    earlier: dict[tuple[str, str | None], int] = {}
+    earlier: dict[tuple[str, str | None, str], int] = {}
     for number, source in enumerate(sources):
         if source.kind != "audio":
             continue
         if not source.path:
             yield lacks(f"data.sources.{number}", "audio", "path", 'path = "clips/"')
             continue
-        first = earlier.setdefault((source.path.rstrip("/"), source.subset), number)
+        first = earlier.setdefault((source.path.rstrip("/"), source.subset, source.split), number)
         if first != number:
             what = f"{source.path} is `data.sources.{first}` already"
             yield Problem(
