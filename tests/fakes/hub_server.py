@@ -108,7 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         entries: list[dict[str, Any]] = []
         for path in sorted(folder.rglob("*")):
-            entry: dict[str, Any] = {"type": "directory", "path": str(path.relative_to(folder)), "oid": _hash(path), "size": 0}
+            entry: dict[str, Any] = {
+                "type": "directory",
+                "path": str(path.relative_to(folder)),
+                "oid": _hash(path),
+                "size": 0,
+            }
             if path.is_file():
                 entry |= {"type": "file", "size": path.stat().st_size}
             if path.suffix in _STORED:

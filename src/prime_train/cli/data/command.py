@@ -28,9 +28,21 @@ def _audio() -> None:
 
 @audio.command()
 def scan(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A file, a folder with .arrow, .parquet or clips, or a dataset of the hub.")],
-    subset: Annotated[str, typer.Option("--subset", metavar="NAME", help="The folder with one configuration of the dataset.", show_default=False)] = "",
-    split: Annotated[str, typer.Option("--split", metavar="NAME", help="The files of one split, where names have it.")] = "train",
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH", help="A file, a folder with .arrow, .parquet or clips, or a dataset of the hub."
+        ),
+    ],
+    subset: Annotated[
+        str,
+        typer.Option(
+            "--subset", metavar="NAME", help="The folder with one configuration of the dataset.", show_default=False
+        ),
+    ] = "",
+    split: Annotated[
+        str, typer.Option("--split", metavar="NAME", help="The files of one split, where names have it.")
+    ] = "train",
     clip_s: Annotated[float, typer.Option("--clip-s", min=0.1, metavar="SECONDS", help="Length of a crop.")] = 5.0,
     audio_field: Annotated[str, typer.Option("--audio-field", help="Column with the clips.")] = "audio",
     label_field: Annotated[str, typer.Option("--label-field", help="Column with the labels.")] = "label",

@@ -177,14 +177,22 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
 
 def _refuse_settings(*, batch: int, rank: int, ranks: int, workers: int, threads: int, on_broken: str) -> None:
     """Raise UserError for a setting with which no batch can be made."""
-    least = {"batch": (batch, 1), "ranks": (ranks, 1), "rank": (rank, 0), "workers": (workers, 0), "threads": (threads, 1)}
+    least = {
+        "batch": (batch, 1),
+        "ranks": (ranks, 1),
+        "rank": (rank, 0),
+        "workers": (workers, 0),
+        "threads": (threads, 1),
+    }
     for name, (value, lowest) in least.items():
         if value < lowest:
             raise UserError(f"it is {value}", name, f"the least is {lowest}", f"{name}={lowest}")
     if rank >= ranks:
         raise UserError(f"it is {rank} of {ranks}", "rank", "ranks are numbered from 0", f"rank={ranks - 1}")
     if on_broken not in _ON_BROKEN:
-        raise UserError(f"it is {on_broken!r}", "on_broken", f"it is one of {', '.join(_ON_BROKEN)}", 'on_broken="skip"')
+        raise UserError(
+            f"it is {on_broken!r}", "on_broken", f"it is one of {', '.join(_ON_BROKEN)}", 'on_broken="skip"'
+        )
 
 
 def _mix_sources(table: ClipTable, seed: int, probs: Sequence[float], block_shards: int) -> ClipOrder:

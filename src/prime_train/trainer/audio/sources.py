@@ -70,7 +70,9 @@ def _download(source: Source) -> Path:
     # The base class of the HTTP library that this version of huggingface_hub uses: requests, httpx or httpx2.
     transport: type[Exception] = HfHubHTTPError.__mro__[1]
     try:
-        wanted = [glob.escape(name) for name in _pick(HfApi().list_repo_files(source.path, repo_type="dataset"), source)]
+        wanted = [
+            glob.escape(name) for name in _pick(HfApi().list_repo_files(source.path, repo_type="dataset"), source)
+        ]
     except (transport, OSError, ValueError):
         wanted = _list_patterns(source)  # the snapshot is in the cache, or the next request has the same fault
     try:

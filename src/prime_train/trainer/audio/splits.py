@@ -44,7 +44,10 @@ def choose_split(path: Path, split: str) -> Path:
             raise _refuse_split(folders, split, str(path))
         return path / split
     tables = [str(file.relative_to(path)) for file in list_files(path) if file.suffix in (ARROW, PARQUET)]
-    picked = pick_split(tables, split, str(path))
+    try:
+        picked = pick_split(tables, split, str(path))
+    except UserError as error:
+        raise UserError(error.what, error.where, error.why, f"{error.fix}; {path}/* stands for all") from None
     if picked == tables:
         return path
     own_name = all(PurePosixPath(name).name.startswith(f"{split}-") for name in picked)

@@ -21,7 +21,7 @@ PRESET = Path(__file__).parents[4] / "presets" / "audio-birdset.toml"
 PARQUET, ORIGINAL = "samuelstevens/BirdSet", "DBD-research-group/BirdSet"
 SPECIES = [f"bird{number:02}" for number in range(12)]
 ROWS = 8  # of a shard
-# Files as in the commits "Upload dataset" of PARQUET, with fewer shards; columns as in the script BirdSet.py of ORIGINAL.
+# Files as in the commits "Upload dataset" of PARQUET, with fewer shards; columns as in BirdSet.py of ORIGINAL.
 TRAIN = [f"XCM/train-{number:05}-of-00003.parquet" for number in range(3)]
 OTHERS = ["XCM/valid-00000-of-00001.parquet", "POW/train-00000-of-00001.parquet", "POW/test_5s-00000-of-00001.parquet"]
 FEATURES = {
