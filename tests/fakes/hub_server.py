@@ -131,7 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _redirect(self, path: Path) -> None:
         self.send_response(302)
-        self.send_header("Location", f"{self.hub.endpoint}{_STORAGE}{path.relative_to(self.hub.root)}")
+        storage = self.hub.endpoint.replace("127.0.0.1", "localhost")  # another host, as the storage of the hub is
+        self.send_header("Location", f"{storage}{_STORAGE}{path.relative_to(self.hub.root)}")
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("X-Linked-Etag", f'"{_hash(path)}"')
         self.send_header("X-Linked-Size", str(path.stat().st_size))
