@@ -189,7 +189,8 @@ def models(run: RunSpec) -> set[str]:
 
 def is_path(name: str) -> bool:
     """Whether `name` cannot be a name on the hub, which is `name` or `owner/name`, but a path or a pattern."""
-    return name.startswith(("/", "./", "../", "~")) or name.count("/") > 1 or "*" in name
+    begins = name.startswith(("/", "./", "../", "~"))
+    return begins or name.count("/") > 1 or "*" in name or name.endswith((".arrow", ".parquet"))
 
 
 def is_local(name: str) -> bool:

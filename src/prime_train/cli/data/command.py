@@ -97,9 +97,10 @@ def _list_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "length", f"{lengths['0']:g} to {lengths['1']:g} s, half of them below {lengths['0.5']:g} s"
     if found["shorter_than_crop"]:
         yield "", f"{found['shorter_than_crop']:,} are shorter than a crop of {found['crop_s']:g} s, and are padded"
-    yield "rates", ", ".join(f"{int(rate):,} Hz: {count:,}" for rate, count in found["rates_hz"].items())
-    yield "codecs", ", ".join(f"{codec}: {count:,}" for codec, count in found["codecs"].items())
-    yield "channels", ", ".join(f"{number}: {count:,}" for number, count in found["channels"].items())
+    if found["seconds"]:  # of clips that can be opened
+        yield "rates", ", ".join(f"{int(rate):,} Hz: {count:,}" for rate, count in found["rates_hz"].items())
+        yield "codecs", ", ".join(f"{codec}: {count:,}" for codec, count in found["codecs"].items())
+        yield "channels", ", ".join(f"{number}: {count:,}" for number, count in found["channels"].items())
     if found["labels"]:
         rarest, commonest = found["rarest_label"], found["commonest_label"]
         yield "labels", f"{found['labels']:,}, from {rarest:,} to {commonest:,} clips each"

@@ -314,7 +314,8 @@ def _read_labels(table: Path, column: str) -> dict[str, Labels]:
     except (OSError, ValueError) as error:
         why = "a folder with clips has labels in a table with the columns path and label"
         fix = 'write it, or without labels: audio.label_field = "", and --no-labels for a scan'
-        raise UserError("it cannot be read", str(table), why, fix) from error
+        cause = getattr(error, "strerror", None) or "it is no UTF-8"
+        raise UserError(f"it cannot be read: {cause}", str(table), why, fix) from error
     for number, row in enumerate(csv.DictReader(text.splitlines()), start=2):
         cell = row.get(column)
         if row.get("path") is None or cell is None:

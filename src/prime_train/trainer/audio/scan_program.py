@@ -90,7 +90,7 @@ def scan(
     return {
         "rows": table.rows,
         "scanned": count,
-        "files": len(table.parts),
+        "files": sum(part.rows if isinstance(part, Folder) else 1 for part in table.parts),
         "hours": round(sum(found.seconds) / 3600, 3),
         "seconds": {f"{at:g}": round(float(np.quantile(found.seconds, at)), 3) for at in _LENGTHS if found.seconds},
         "shorter_than_crop": sum(seconds < clip_s for seconds in found.seconds),
