@@ -19,7 +19,7 @@ def batches(
     """Endless batches (B, frames, mels) of the clips below one path or several; `settings` as AudioBatches has them.
 
     With `state_dict` and `load_state_dict`, as torch's loaders have them. `split`: the files that are read, where their
-    names tell splits apart. Raises UserError.
+    names have several. Raises UserError.
     """
     paths = (path,) if isinstance(path, str | Path) else path
     return AudioBatches([choose_split(Path(one), split) for one in paths], batch, **settings)

@@ -18,7 +18,7 @@ _NAMED = 20
 
 
 def pick_split(names: Sequence[str], split: str, where: str) -> list[str]:
-    """Those of the files that are of a split; all of them, where the names do not tell two splits apart.
+    """Those of the files that are of a split; all, where the names have no two splits.
 
     Raises UserError for a split that none of them has.
     """

@@ -32,7 +32,7 @@ def names_below(path: Path, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("names", [HUB, CACHE])
-def test_shards_of_a_split_are_told_by_their_names(names: list[str], tmp_path: Path) -> None:
+def test_shards_of_a_split_are_found_by_their_names(names: list[str], tmp_path: Path) -> None:
     folder = make(tmp_path / "a [b]", [*names, "XCM/metadata.parquet"])
     assert names_below(choose_split(folder, "train"), folder) == names[:2]
     last = names[2].rpartition("/")[2].split("-")[-4]
@@ -52,7 +52,7 @@ def test_shards_of_a_split_are_told_by_their_names(names: list[str], tmp_path: P
         ["train/a.wav", "test/b.wav"],
     ],
 )
-def test_names_that_tell_no_splits_apart_are_all_read(names: list[str], tmp_path: Path) -> None:
+def test_names_without_two_splits_are_all_read(names: list[str], tmp_path: Path) -> None:
     assert choose_split(make(tmp_path, names), "train") == tmp_path
 
 
