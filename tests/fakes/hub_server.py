@@ -1,10 +1,13 @@
-"""A Hugging Face hub of our own on 127.0.0.1: serves model folders as huggingface_hub asks for them, with faults.
+"""A Hugging Face hub of our own on 127.0.0.1: serves models and datasets as huggingface_hub asks for them, with faults.
 
-`python -m tests.fakes.hub_server FOLDER` serves FOLDER/owner/name until it is ended; tests start it in a thread.
+`python -m tests.fakes.hub_server FOLDER` serves the models in FOLDER/owner/name and the datasets in
+FOLDER/datasets/owner/name until it is ended; tests start it in a thread. Parquet of a dataset lies in other storage,
+to which the hub redirects, as it does for all large files.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import threading
@@ -18,6 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _TRICKLE_S = 0.05
+_STORAGE = "/storage/"
+_STORED = (".parquet",)
 
 
 @dataclass(slots=True)
@@ -70,6 +75,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.asked.append((self.command, self.path, self.headers.get("Range", "")))
         if path.startswith("/api/models/"):
             self._about(path.removeprefix("/api/models/").partition("/revision/")[0])
+        elif path.startswith("/api/datasets/"):
+            name, _, revision = path.removeprefix("/api/").partition("/tree/")
+            self._list(name) if revision else self._about(name.partition("/revision/")[0])
+        elif path.startswith(_STORAGE):
+            self._store(path.removeprefix(_STORAGE))
         else:
             name, _, file = path.lstrip("/").partition("/resolve/")
             self._file(name, file.partition("/")[2])
@@ -82,10 +92,52 @@ class _Handler(BaseHTTPRequestHandler):
         if not folder.is_dir():
             self._refuse(404, "RepoNotFound", "Repository not found")
             return
-        siblings = [{"rfilename": path.name, "size": path.stat().st_size} for path in sorted(folder.iterdir())]
+        found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        siblings = [{"rfilename": str(path.relative_to(folder)), "size": path.stat().st_size} for path in found]
         about = {"id": name, "modelId": name, "sha": COMMIT, "siblings": siblings, "private": False}
         about["gated"] = "manual" if name in self.hub.gated or fault.code == "GatedRepo" else False
         self._send(json.dumps(about).encode(), Fault() if fault.file else fault)
+
+    def _list(self, name: str) -> None:
+        """The files of a dataset, with the hash of the content where it lies in other storage."""
+        if self._failed(self.hub.faults.get(name, Fault())):
+            return
+        folder = self.hub.root / name
+        if not folder.is_dir():
+            self._refuse(404, "RepoNotFound", "Repository not found")
+            return
+        entries: list[dict[str, Any]] = []
+        for path in sorted(folder.rglob("*")):
+            entry: dict[str, Any] = {
+                "type": "directory",
+                "path": str(path.relative_to(folder)),
+                "oid": _hash(path),
+                "size": 0,
+            }
+            if path.is_file():
+                entry |= {"type": "file", "size": path.stat().st_size}
+            if path.suffix in _STORED:
+                entry["lfs"] = {"oid": _hash(path), "size": path.stat().st_size, "pointerSize": 134}
+            entries.append(entry)
+        self._send(json.dumps(entries).encode(), Fault())
+
+    def _store(self, file: str) -> None:
+        """A file in the other storage, which knows no repository."""
+        path = self.hub.root / file
+        with open(path, "rb") as opened:
+            start, end = self._span(path.stat().st_size, Fault())
+            opened.seek(start)
+            self._send(opened.read(end - start), Fault(), partial=(start, end, path.stat().st_size))
+
+    def _redirect(self, path: Path) -> None:
+        self.send_response(302)
+        storage = self.hub.endpoint.replace("127.0.0.1", "localhost")  # another host, as the storage of the hub is
+        self.send_header("Location", f"{storage}{_STORAGE}{path.relative_to(self.hub.root)}")
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Linked-Etag", f'"{_hash(path)}"')
+        self.send_header("X-Linked-Size", str(path.stat().st_size))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _file(self, name: str, file: str) -> None:
         fault = self.hub.faults.get(name, Fault())
@@ -97,10 +149,13 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             self._refuse(404, "EntryNotFound", "Entry not found")
             return
+        if name.startswith("datasets/") and path.suffix in _STORED:
+            self._redirect(path)
+            return
         with open(path, "rb") as opened:
             start, end = self._span(path.stat().st_size, fault)
             opened.seek(start)
-            self._send(opened.read(end - start), fault, partial=(start, end, path.stat().st_size))
+            self._send(opened.read(end - start), fault, partial=(start, end, path.stat().st_size), etag=_hash(path))
 
     def _span(self, size: int, fault: Fault) -> tuple[int, int]:
         wanted = self.headers.get("Range", "").removeprefix("bytes=")
@@ -132,13 +187,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _send(
-        self, body: bytes, fault: Fault, *, kind: str = "application/json", partial: tuple[int, int, int] | None = None
+        self,
+        body: bytes,
+        fault: Fault,
+        *,
+        kind: str = "application/json",
+        partial: tuple[int, int, int] | None = None,
+        etag: str = "0",
     ) -> None:
         whole = partial is None or (partial[0] == 0 and partial[1] == partial[2])
         self.send_response(200 if whole else 206)
         self.send_header("Content-Type", kind)
         self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("ETag", '"0"')
+        self.send_header("ETag", f'"{etag}"')
         self.send_header("Content-Length", str(len(body)))
         if partial is not None and not whole:
             self.send_header("Content-Range", f"bytes {partial[0]}-{partial[1] - 1}/{partial[2]}")
@@ -162,6 +223,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.sent_bytes += len(body)
         if fault.cut is not None:
             self.close_connection = True
+
+
+def _hash(path: Path) -> str:
+    content = path.read_bytes() if path.is_file() else str(path).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 @contextmanager

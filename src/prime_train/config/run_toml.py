@@ -31,7 +31,7 @@ _KEYS_OF_AUDIO = {
     "eval": ("interval_steps", "held_out_ratio"),
     "precision": ("compute", "tf32"),
 }
-_SOURCE_OF_AUDIO = ("path", "subset", "count")
+_SOURCE_OF_AUDIO = ("path", "subset", "split", "count")
 _DATA_OF_AUDIO = ("loader_workers", "sampling_probs")
 
 # Field of `rollouts_of` -> key, in a run that learns from rewards.

@@ -188,8 +188,9 @@ def models(run: RunSpec) -> set[str]:
 
 
 def is_path(name: str) -> bool:
-    """Whether `name` cannot be a name on the hub, which is `name` or `owner/name`."""
-    return name.startswith(("/", "./", "../", "~")) or name.count("/") > 1
+    """Whether `name` cannot be a name on the hub, which is `name` or `owner/name`, but a path or a pattern."""
+    begins = name.startswith(("/", "./", "../", "~"))
+    return begins or name.count("/") > 1 or "*" in name or name.endswith((".arrow", ".parquet"))
 
 
 def is_local(name: str) -> bool:

@@ -11,7 +11,7 @@ from prime_train.spec.answers import global_batch, policy_of
 from prime_train.spec.rl import TaskSource
 from prime_train.supervise.launch.run_directory import ChangedValue
 
-_DATA_ORDER = "it decides the text of each step"
+_DATA_ORDER = "it decides what each step reads"
 _CLIPS = "it decides the spectrograms of each step"
 _TASK_ORDER = "it decides the tasks of each step"
 _WEIGHTS = "it decides the shape of the weights in the checkpoints"
@@ -38,7 +38,7 @@ _FIXED: tuple[tuple[str, str], ...] = (
     ("rl.group_size", "the checkpoint holds finished rollouts in groups of this size"),
     ("rl.kl_coef", "the reference model is that of the first RL step, and only a run that began with one has it"),
     ("optim.kind", "the checkpoints hold the states of its optimizer"),
-    ("eval.held_out_ratio", "text for training would be held out, or the reverse"),
+    ("eval.held_out_ratio", "what the run learns from would be held out, or the reverse"),
 )
 
 

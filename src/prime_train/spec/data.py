@@ -26,12 +26,11 @@ class Source:
     path: Annotated[
         str | None,
         Doc(
-            "`files`, `tokens`: a file, a folder or a glob. `hf-dataset`: the name or a folder. `audio`: a file, a "
-            "folder or a dataset by name."
+            "`files`, `tokens`: a file, a folder or a glob. `hf-dataset`: the name or a folder. `audio`: each of these."
         ),
     ] = None
     subset: Annotated[str | None, Doc("`hf-dataset`, `audio`: the configuration of the dataset.")] = None
-    split: Annotated[str, Doc("`hf-dataset`: the split to train on.")] = "train"
+    split: Annotated[str, Doc("`hf-dataset`, `audio`: the split to train on.")] = "train"
     text_field: Annotated[str, Doc("Column or key with the text of a document.")] = "text"
     messages_field: Annotated[
         str,

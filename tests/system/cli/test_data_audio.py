@@ -50,6 +50,19 @@ def test_a_scan_counts_and_names(clips: Path, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_folder_is_counted_by_its_files_and_its_table(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("a.flac", "b.flac"):
+        (folder / name).write_bytes(chirps.encode(chirps.make_clip(0, 1.0, 32_000, draw), 32_000, "flac"))
+    (folder / "labels.csv").write_text("path,label\na.flac,0\nb.flac,1\ngone.flac,1\n")
+    done = prime_train("data", "audio", "scan", str(folder), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 in 2 files" in done.stdout
+    assert "1 in labels.csv are not there, the first is gone.flac" in done.stdout
+
+
 def test_the_text_has_no_control_characters_of_a_name(clips: Path, tmp_path: Path) -> None:
     done = prime_train("data", "audio", "scan", str(clips), cwd=tmp_path)
     assert done.returncode == 1

@@ -15,6 +15,7 @@ from prime_train.away.slurm.script import parse_mib
 from prime_train.core.errors import UserError
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.spec.answers import replace_parts
+from prime_train.spec.audio import Audio
 from prime_train.spec.command import CommandSpec
 from prime_train.spec.prime_rl_parts import Deployment, LaunchPart, Trainer
 
@@ -33,6 +34,15 @@ def _with(**values: Any) -> RunSpec:
 def test_a_job_asks_for_a_gpu_and_cores_for_each_process() -> None:
     resources = plan(RUN, BILLION, 600).resources
     assert (resources.gpus, resources.cpus, resources.limit_minutes) == (8, 1 + 8 * 4, 600)
+
+
+def test_the_threads_of_audio_workers_have_cores_on_each_node() -> None:
+    audio = _with(audio=Audio(threads=3), parallel=Parallel(processes=16, dp_shard=16, machines=2))
+    resources = plan(audio, KnownRun(10**7, 400), 600).resources
+    assert (resources.nodes, resources.cpus) == (2, 1 + 8 * (2 + 2 * 3))
+    on_cpu = plan(audio, KnownRun(10**7, 400), 600, has_gpus=False).resources
+    more = plan(audio, KnownRun(10**7, 400 * 512), 600, has_gpus=False).resources
+    assert (more.memory_mib or 0) - (on_cpu.memory_mib or 0) < 20 * 1024  # one row of logits for a clip
 
 
 def test_each_process_of_a_command_has_cores() -> None:

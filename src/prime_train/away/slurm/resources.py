@@ -134,11 +134,12 @@ def _gpus(run: RunSpec) -> int:
 def _cpus(run: RunSpec) -> int:
     """Cores of a node.
 
-    One for the supervisor; for each trainer process itself, its saves and its workers; two for each server. The workers
-    of a command are not known, and count as those of a config that does not set them.
+    One for the supervisor; for each trainer process itself, its saves and the threads of its workers; two for each
+    server. The workers of a command are not known, and count as those of a config that does not set them.
     """
     trainers = run.command.processes if run.command is not None else (train_gpus(run) or 0) // run.parallel.machines
-    return 1 + trainers * (2 + run.data.planned_workers) + 2 * server_gpus(run)
+    threads = 1 if run.audio is None else run.audio.threads
+    return 1 + trainers * (2 + run.data.planned_workers * threads) + 2 * server_gpus(run)
 
 
 def _memory_mib(run: RunSpec, known: KnownRun, *, on_cpu: bool) -> int | None:
@@ -158,7 +159,8 @@ def _memory_mib(run: RunSpec, known: KnownRun, *, on_cpu: bool) -> int | None:
     each = _STAGED_BYTES + _LOADED_BYTES
     total = count * _PROCESS_BYTES + each * known.parameters * replicas
     if on_cpu:
-        logits = _LOGIT_BYTES * run.batch.micro_batch * run.data.ctx_tokens * known.vocab_size
+        positions = 1 if run.audio is not None else run.data.ctx_tokens  # a clip has its classes once
+        logits = _LOGIT_BYTES * run.batch.micro_batch * positions * known.vocab_size
         total += _ON_CPU_BYTES * known.parameters * replicas + processes * logits
     return 1024 * math.ceil(_MEMORY_FACTOR * total / GIB)
 

@@ -28,7 +28,21 @@ def _audio() -> None:
 
 @audio.command()
 def scan(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file, or a folder with .arrow, .parquet or clips.")],
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH", help="A file, a folder with .arrow, .parquet or clips, or a dataset of the hub."
+        ),
+    ],
+    subset: Annotated[
+        str,
+        typer.Option(
+            "--subset", metavar="NAME", help="The folder with one configuration of the dataset.", show_default=False
+        ),
+    ] = "",
+    split: Annotated[
+        str, typer.Option("--split", metavar="NAME", help="The files of one split, where names have it.")
+    ] = "train",
     clip_s: Annotated[float, typer.Option("--clip-s", min=0.1, metavar="SECONDS", help="Length of a crop.")] = 5.0,
     audio_field: Annotated[str, typer.Option("--audio-field", help="Column with the clips.")] = "audio",
     label_field: Annotated[str, typer.Option("--label-field", help="Column with the labels.")] = "label",
@@ -47,9 +61,13 @@ def scan(
       prime-train data audio scan ./clips --decode
 
       prime-train data audio scan train.arrow --label-field ebird_code --picture clips.png
+
+      prime-train data audio scan samuelstevens/BirdSet --subset XCM --label-field ebird_code
     """
     request = {
-        "path": str(path.expanduser().absolute()),
+        "path": _name_clips(path),
+        "subset": subset,
+        "split": split,
         "clip_s": clip_s,
         "audio_field": audio_field,
         "label_field": None if no_labels else label_field,
@@ -66,6 +84,12 @@ def scan(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
+def _name_clips(path: str) -> str:
+    """The whole path of what is here; else the text, which may name a dataset of the hub."""
+    local = Path(path).expanduser()
+    return str(local.absolute()) if local.exists() else path
+
+
 def _list_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "clips", f"{found['rows']:,} in {found['files']:,} files, {found['hours']:,.1f} h"
     if found["seconds"]:
@@ -73,14 +97,17 @@ def _list_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "length", f"{lengths['0']:g} to {lengths['1']:g} s, half of them below {lengths['0.5']:g} s"
     if found["shorter_than_crop"]:
         yield "", f"{found['shorter_than_crop']:,} are shorter than a crop of {found['crop_s']:g} s, and are padded"
-    yield "rates", ", ".join(f"{int(rate):,} Hz: {count:,}" for rate, count in found["rates_hz"].items())
-    yield "codecs", ", ".join(f"{codec}: {count:,}" for codec, count in found["codecs"].items())
-    yield "channels", ", ".join(f"{number}: {count:,}" for number, count in found["channels"].items())
+    if found["seconds"]:  # of clips that can be opened
+        yield "rates", ", ".join(f"{int(rate):,} Hz: {count:,}" for rate, count in found["rates_hz"].items())
+        yield "codecs", ", ".join(f"{codec}: {count:,}" for codec, count in found["codecs"].items())
+        yield "channels", ", ".join(f"{number}: {count:,}" for number, count in found["channels"].items())
     if found["labels"]:
         rarest, commonest = found["rarest_label"], found["commonest_label"]
         yield "labels", f"{found['labels']:,}, from {rarest:,} to {commonest:,} clips each"
     if found["without_label"]:
         yield "", f"{found['without_label']:,} clips have no label"
+    if found["absent"]:
+        yield "", f"{found['absent']:,} in labels.csv are not there, the first is {found['absent_first']}"
     how = "a crop of each was decoded" if found["decoded"] else "by their headers; --decode reads more"
     yield "broken", f"{found['broken']:,} ({how})"
     for one in found["broken_rows"][:_NAMED]:

@@ -39,6 +39,8 @@ def look_at_clips(named: str, subset: str) -> tuple[ClipsSeen | None, tuple[str,
         return None, (f"data: {format_bytes(parquet_bytes)} of parquet are not looked into: they would be copied",)
     request = {
         "path": str(inside.absolute()),
+        "subset": subset if inside == path else "",
+        "split": "train",
         "audio_field": None,
         "label_field": None,
         "clip_s": 5.0,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.choose.audio import draft_audio
+from prime_train.choose.audio import AudioWishes, draft_audio
 from prime_train.choose.choose import choose
 from prime_train.choose.draft import Setting
 from prime_train.choose.wishes import BUNDLED, Wishes
@@ -96,12 +96,29 @@ def _propose_audio(flags: Flags, path: str) -> Proposal:
     assert not reading.faults, reading.faults
     gpus = None if flags.gpus in (None, HERE) else parse_gpus(f"{wishes.gpus // wishes.machines}x{wishes.gpu}")
     judged = _judge(reading, ProbeOptions(flags.offline, False, None, gpus), _is_of_machine)
-    steps = (f"prime-train data audio scan {shlex.quote(wishes.path)} --decode", f"prime-train estimate {path}")
+    steps = [shlex.join(("prime-train", *_name_scan(wishes)))]
+    if wishes.gpus:  # it estimates GPUs alone
+        steps.append(f"prime-train estimate {path}")
     more = {"trainer": BUNDLED, "settings": [_describe(one) for one in draft.settings], "estimate": None}
     document = _to_document(judged, text, notes, more)
     return Proposal(
         text, _show(judged, "\n".join(notes)), "\n  ".join(("next", *steps, *_list_commands(path))), document
     )
+
+
+def _name_scan(wishes: AudioWishes) -> Iterator[str]:
+    """The words of a scan that reads what the run reads."""
+    yield from ("data", "audio", "scan", wishes.path, "--decode")
+    if wishes.subset:
+        yield from ("--subset", wishes.subset)
+    if wishes.seen is None:
+        return
+    if wishes.seen.audio_field != "audio":
+        yield from ("--audio-field", wishes.seen.audio_field)
+    if wishes.seen.label_field is None:
+        yield "--no-labels"
+    elif wishes.seen.label_field != "label":
+        yield from ("--label-field", wishes.seen.label_field)
 
 
 def _describe(setting: Setting) -> dict[str, Any]:

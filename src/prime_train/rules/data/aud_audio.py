@@ -117,14 +117,14 @@ def sources_of_clips_wrong(run: RunSpec) -> Problems:
     if run.audio.block_shuffle and run.data.sampling_probs is not None:
         what = f"{run.audio.block_shuffle}, and `data.sampling_probs` takes clips from all sources for each batch"
         yield suggest("audio.block_shuffle", what, 0)
-    earlier: dict[tuple[str, str | None], int] = {}
+    earlier: dict[tuple[str, str | None, str], int] = {}
     for number, source in enumerate(sources):
         if source.kind != "audio":
             continue
         if not source.path:
             yield lacks(f"data.sources.{number}", "audio", "path", 'path = "clips/"')
             continue
-        first = earlier.setdefault((source.path.rstrip("/"), source.subset), number)
+        first = earlier.setdefault((source.path.rstrip("/"), source.subset, source.split), number)
         if first != number:
             what = f"{source.path} is `data.sources.{first}` already"
             yield Problem(
@@ -196,3 +196,23 @@ def crop_and_spectrogram_differ(run: RunSpec) -> Problems:
     elif frames < (1 - _MOST_PADDING) * audio.frames:
         what = f"{audio.frames}, and a crop of `audio.clip_s` {audio.clip_s:g} has only {frames} frames"
         yield suggest("audio.frames", what, max(whole, audio.encoder.patch))
+
+
+@rule("AUD005", Severity.NOTE)
+def workers_are_not_measured(run: RunSpec) -> Problems:
+    """`loader_workers = "auto"` is 4 in a run on audio.
+
+    how fast workers decode clips is not measured, and each has `audio.threads`
+
+    Source: spec/data.py, planned_workers.
+
+    Bad (audio):
+        [data]
+        loader_workers = "auto"
+    Good (audio):
+        [data]
+        loader_workers = 4
+    """
+    if run.audio is not None and run.data.loader_workers == "auto":
+        what = f'"auto", and {run.data.planned_workers} workers start, for short and for long steps'
+        yield suggest("data.loader_workers", what, run.data.planned_workers)

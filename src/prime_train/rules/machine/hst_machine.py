@@ -289,26 +289,35 @@ def auto_workers_on_one_core(run: RunSpec, facts: Facts) -> Problems:
 
 @facts_rule("HST004", Severity.NOTE, needs=("cpu",))
 def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Problems:
-    """There should be a core for every loader worker.
+    """There should be a core for every loader worker, and for each of its threads.
 
     workers that share cores with the trainer slow down its steps
 
-    Source: trainer/data/loader.py (each worker is a process).
+    Source: trainer/data/loader.py (each worker is a process), trainer/audio/worker_program.py (with its threads).
 
     Bad:
         [data]
         loader_workers = 32
+    Bad (audio):
+        [audio]
+        threads = 8
+        [data]
+        loader_workers = 4
     Good:
         [data]
         loader_workers = 2
     """
     if run.data.loader_workers == "auto":
         return
-    processes = run.parallel.processes_here
-    workers, cores = processes * run.data.loader_workers, known(facts.cpu).cores
-    if workers > max(cores, processes):
-        yield suggest(
-            "data.loader_workers",
-            f"{processes} x {run.data.loader_workers} workers, and there are {cores} cores",
-            max(1, cores // processes - 1),
-        )
+    processes, workers, cores = run.parallel.processes_here, run.data.loader_workers, known(facts.cpu).cores
+    threads = 1 if run.audio is None else run.audio.threads
+    if processes * workers * threads <= max(cores, processes):
+        return
+    each = f" with {threads} threads" if threads > 1 else ""
+    here = counted(cores, "core")
+    what = f"{processes} x {workers} workers{each}, and there are {here}"
+    fitting = max(1, (cores // processes - 1) // threads)
+    if fitting < workers:
+        yield suggest("data.loader_workers", what, fitting)
+    else:
+        yield suggest("audio.threads", what, max(1, cores // (processes * workers)))

@@ -27,6 +27,8 @@ VERSION = 1  # of a position
 _SLOTS = 3  # of shared memory: one is read while two are written
 _MEASURED = 200  # samples, before a share of broken ones counts
 _SHOWN = 20
+_ON_BROKEN = ("skip", "fail")
+_LISTED = {"files": "the names of the files or their rows", "blocks": "block_shards", "quotas": "probs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         held_out: float = 0.0,
         probs: Sequence[float] | None = None,
     ) -> None:
+        _refuse_settings(batch=batch, rank=rank, ranks=ranks, workers=workers, threads=threads, on_broken=on_broken)
         columns = columns or Columns()
         paths = (paths,) if isinstance(paths, Path) else tuple(paths)
         table, _ = open_sources(paths, columns).hold_out(held_out)
@@ -129,6 +132,8 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         for name in ("version", "seed", "rows", "files", "blocks", "quotas"):
             if state.get(name) != own.get(name):
                 what = f"the position has {name} {state.get(name)}, and these clips have {own.get(name)}"
+                if name in _LISTED:  # long lists, and a hash
+                    what = f"the position has other {name} than these clips: {_LISTED[name]}"
                 why = "a position counts the samples of one order of the same rows"
                 fix = "give the same files and seed, or begin a run with another name"
                 raise UserError(what, "data.sources", why, fix)
@@ -168,6 +173,26 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _refuse_settings(*, batch: int, rank: int, ranks: int, workers: int, threads: int, on_broken: str) -> None:
+    """Raise UserError for a setting with which no batch can be made."""
+    least = {
+        "batch": (batch, 1),
+        "ranks": (ranks, 1),
+        "rank": (rank, 0),
+        "workers": (workers, 0),
+        "threads": (threads, 1),
+    }
+    for name, (value, lowest) in least.items():
+        if value < lowest:
+            raise UserError(f"it is {value}", name, f"the least is {lowest}", f"{name}={lowest}")
+    if rank >= ranks:
+        raise UserError(f"it is {rank} of {ranks}", "rank", "ranks are numbered from 0", f"rank={ranks - 1}")
+    if on_broken not in _ON_BROKEN:
+        raise UserError(
+            f"it is {on_broken!r}", "on_broken", f"it is one of {', '.join(_ON_BROKEN)}", 'on_broken="skip"'
+        )
 
 
 def _mix_sources(table: ClipTable, seed: int, probs: Sequence[float], block_shards: int) -> ClipOrder:

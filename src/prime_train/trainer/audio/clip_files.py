@@ -9,13 +9,14 @@ from __future__ import annotations
 import bisect
 import contextlib
 import csv
+import glob
+import itertools
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class ArrowFile:
 
     @cached_property
     def _ends(self) -> list[int]:
-        return list(accumulate(batch.num_rows for batch in self._batches))
+        return list(itertools.accumulate(batch.num_rows for batch in self._batches))
 
     @property
     def rows(self) -> int:
@@ -108,11 +109,15 @@ class ArrowFile:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Files of clips, each with the labels of a table `labels.csv` with the columns path and label."""
+    """Files of clips, each with the labels of a table `labels.csv` with the columns path and label.
+
+    `absent`: the paths in the table of files that are not there.
+    """
 
     root: Path
     files: tuple[str, ...]
     labels: tuple[Labels, ...]
+    absent: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -138,15 +143,33 @@ def list_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
+        if glob.has_magic(str(path)):
+            return _match_files(path)
         raise UserError("it does not exist", str(path), "data.sources names it", "give a file or a folder")
     found = []
     for folder, folders, names in os.walk(path):
         folders.sort()
         found += [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
         if len(found) > MOST_FILES:
-            fix = "pack the clips into Arrow files, or name a folder with fewer"
-            raise UserError(f"it has more than {MOST_FILES:,} files", str(path), "one source lists its files", fix)
+            raise _refuse_number(path)
     return [file for file in found if file.is_file()]  # also links: a snapshot of the hub has nothing else
+
+
+def _match_files(pattern: Path) -> list[Path]:
+    """The files that a pattern such as `clips/train-*.arrow` stands for. Raises UserError where there are none."""
+    matches = glob.iglob(str(pattern), recursive=True)  # noqa: PTH207 - the pattern may be absolute
+    names = list(itertools.islice(matches, MOST_FILES + 1))
+    if len(names) > MOST_FILES:
+        raise _refuse_number(pattern)
+    found = [Path(name) for name in sorted(names) if Path(name).is_file()]
+    if not found:
+        raise UserError("no file has such a name", str(pattern), "data.sources names it", "give a file or a folder")
+    return found
+
+
+def _refuse_number(path: Path) -> UserError:
+    fix = "pack the clips into Arrow files, or name a folder with fewer"
+    return UserError(f"it has more than {MOST_FILES:,} files", str(path), "one source lists its files", fix)
 
 
 def open_table(path: Path, columns: Columns) -> ArrowFile:
@@ -188,19 +211,25 @@ def _cut_columns(batches: Iterator[Any], columns: Columns, path: Path) -> Iterat
         if pa.total_allocated_bytes() - allocated_bytes > max(_MOST_UNPACKED_BYTES, batch.nbytes // 2):
             what, why = "its record batches are compressed", "a row of it costs the whole batch, in every process"
             raise UserError(what, str(path), why, "write it again without compression, or as parquet")
-        names = batch.schema.names
-        wanted = [columns.audio] if columns.label is None else [columns.audio, columns.label]
-        for name in wanted:
-            if name not in names:
-                what, why = f"it has no column {name}", f"its columns are {', '.join(names[:20])}"
-                raise UserError(what, str(path), why, "name the column: audio_field or label_field of data.sources")
-        _check_audio(batch.schema.field(columns.audio).type, columns.audio, path)
-        if columns.label is not None:
-            _check_label(batch.schema.field(columns.label).type, columns.label, path)
-        cut = batch.select(wanted)
+        cut = batch.select(_find_wanted(batch.schema, columns, path))
+        cut = cut.replace_schema_metadata(None)  # the names of ten thousand classes, in memory for each file
         # Offsets beyond the file would be read as clips; only a full check compares them.
         cut.validate(full=True)
         yield cut
+
+
+def _find_wanted(schema: Any, columns: Columns, path: Path) -> list[str]:
+    """The names of the columns that are read. Raises UserError where one is not there, or has another type."""
+    wanted = [columns.audio] if columns.label is None else [columns.audio, columns.label]
+    for name in wanted:
+        if name not in schema.names:
+            what, why = f"it has no column {name}", f"its columns are {', '.join(schema.names[:20])}"
+            fix = "name the column: audio.audio_field or audio.label_field; scan has --audio-field, --label-field"
+            raise UserError(what, str(path), why, fix)
+    _check_audio(schema.field(columns.audio).type, columns.audio, path)
+    if columns.label is not None:
+        _check_label(schema.field(columns.label).type, columns.label, path)
+    return wanted
 
 
 def is_audio(found: Any) -> bool:
@@ -233,9 +262,10 @@ def _copy_parquet(path: Path, columns: Columns) -> Path:
     """An Arrow file in the cache with the same rows, made once for each path, size and time."""
     import pyarrow.parquet as pq
 
-    status = outside.stat_regular(path, path.parent)
+    real = path.resolve()  # a snapshot of the hub has links
+    status = outside.stat_regular(real, real.parent)
     # With the user, because others may have a copy of their own in a cache that is shared.
-    origin = f"{os.geteuid()} {path.resolve()} {status.st_size} {status.st_mtime_ns} {columns}"
+    origin = f"{os.geteuid()} {real} {status.st_size} {status.st_mtime_ns} {columns}"
     target = Path(cache_path("audio")) / f"{sha256(origin.encode()).hexdigest()[:32]}{ARROW}"
     with contextlib.suppress(FileNotFoundError):
         found = target.lstat()
@@ -245,9 +275,8 @@ def _copy_parquet(path: Path, columns: Columns) -> Path:
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         source = pq.ParquetFile(path)
-        names = source.schema_arrow.names
-        wanted = [name for name in (columns.audio, columns.label) if name in names]
-        schema = pa.schema([source.schema_arrow.field(name) for name in wanted])
+        wanted = _find_wanted(source.schema_arrow, columns, path)  # before minutes of copying
+        schema = pa.schema(list(map(source.schema_arrow.field, wanted)))
         beside.unlink(missing_ok=True)  # a link with this name would lead to a file of the user's
         with open(beside, "xb", opener=open_private) as file, pa.ipc.new_stream(file, schema) as writer:
             for batch in source.iter_batches(batch_size=_COPIED_ROWS, columns=wanted):
@@ -273,7 +302,8 @@ def open_folder(root: Path, files: Sequence[Path], columns: Columns) -> Folder:
         what = f"it has no row for {len(unknown):,} of {len(names):,} clips, the first is {unknown[0]}"
         fix = "add a row PATH,LABEL for each clip; with an empty LABEL it has none"
         raise UserError(what, str(table), "each clip of the folder has a row", fix)
-    return Folder(folder, names, tuple(labels[name] for name in names))
+    absent = tuple(sorted(labels.keys() - set(names)))
+    return Folder(folder, names, tuple(labels[name] for name in names), absent)
 
 
 def _read_labels(table: Path, column: str) -> dict[str, Labels]:
@@ -283,17 +313,21 @@ def _read_labels(table: Path, column: str) -> dict[str, Labels]:
         text = outside.read_text(table, _MOST_TABLE_BYTES)
     except (OSError, ValueError) as error:
         why = "a folder with clips has labels in a table with the columns path and label"
-        fix = f"write {table}, or read the clips without labels"
-        raise UserError("it cannot be read", str(table), why, fix) from error
+        fix = 'write it, or without labels: audio.label_field = "", and --no-labels for a scan'
+        cause = getattr(error, "strerror", None) or "it is no UTF-8"
+        raise UserError(f"it cannot be read: {cause}", str(table), why, fix) from error
     for number, row in enumerate(csv.DictReader(text.splitlines()), start=2):
         cell = row.get(column)
         if row.get("path") is None or cell is None:
             what, why = f"its line {number} has no path or no {column}", "its first line names the columns"
             raise UserError(what, str(table), why, f"begin it with path,{column}")
         try:
-            found[row["path"]] = tuple(int(word) for word in cell.split())
+            labels = tuple(int(word) for word in cell.split())
         except ValueError as error:
             what = f"its line {number} has the label {cell[:80]!r}"
             fix = "number the labels from 0, and keep their names in another column"
             raise UserError(what, str(table), "labels are numbers from 0", fix) from error
+        if found.setdefault(row["path"], labels) != labels:
+            what = f"its line {number} has other labels for {row['path']} than one before"
+            raise UserError(what, str(table), "a clip has one row", "put all labels of a clip into its row")
     return found

@@ -1,16 +1,18 @@
-"""Finds the columns of a set of clips in the schema of its first file, by their types and names. Reads no row."""
+"""Finds columns, and names of classes, in the schemas of files with clips. Reads no row."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from prime_train.core import outside
+from prime_train.core.errors import UserError
 from prime_train.trainer.audio.clip_files import ARROW, LABELS, PARQUET, Columns, is_audio, is_label, list_files
 
 # Parts of a name that a column with labels has; another column of integers may be a time or an identifier.
@@ -43,6 +45,43 @@ def find_columns(path: Path) -> Columns:
     )
 
 
+def refuse_other_names(paths: Sequence[Path], columns: Columns) -> None:
+    """Raise UserError where two files declare other names for the same labels, as `datasets` writes them.
+
+    Files that declare none are not compared.
+    """
+    first: tuple[Path, Sequence[str]] | None = None
+    seen: set[bytes] = set()
+    for file in (file for path in paths for file in list_files(path) if file.suffix in (ARROW, PARQUET)):
+        with suppress(pa.ArrowInvalid, OSError):  # what is wrong with it is described by who reads it
+            declared = (_read_schema(file).metadata or {}).get(b"huggingface", b"")
+            if declared in seen:
+                continue
+            seen.add(declared)
+            names = _find_names(declared, columns.label)
+            if names and first is None:
+                first = (file, names)
+            if first is not None and names and names != first[1]:
+                raise _refuse_names(first, file, names)
+
+
+def _refuse_names(first: tuple[Path, Sequence[str]], file: Path, names: Sequence[str]) -> UserError:
+    pairs = enumerate(zip_longest(first[1], names, fillvalue="not there"))
+    label, (there, here) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    what = f"its label {label} is {here!s:.80}, and in {first[0].name} it is {there!s:.80}"
+    why, fix = "a label is the same class in all files of a run", "train on one of them, or number both by one list"
+    return UserError(what, str(file), why, fix)
+
+
+def _find_names(declared: bytes, label: str | None) -> Sequence[str]:
+    """The names of the classes of a column, or of a list in it; none where they are not declared."""
+    feature = _parse_features(declared).get(label or "")
+    while isinstance(feature, dict) and "feature" in feature:
+        feature = feature["feature"]
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return names if isinstance(names, list) else ()
+
+
 def _find_in_folder(folder: Path) -> str | None:
     """The first column of the table of labels that is no path; None without a table."""
     with suppress(OSError), outside.open_regular(folder / LABELS) as file:
@@ -69,9 +108,14 @@ def _read_schema(file: Path) -> Any:
 
 def _read_declared(schema: Any) -> Mapping[str, Any]:
     """Column -> kind, as Hugging Face's `datasets` writes them into a file: Audio, ClassLabel, Value."""
+    features = _parse_features((schema.metadata or {}).get(b"huggingface", b""))
+    return {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, dict)}
+
+
+def _parse_features(declared: bytes) -> Mapping[str, Any]:
+    """Column -> what is declared of it; none for a text that declares nothing."""
     try:
-        described = outside.parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = described["info"]["features"]
-        return {name: feature["_type"] for name, feature in features.items() if isinstance(feature, dict)}
-    except (ValueError, TypeError, KeyError, AttributeError):
+        features = outside.parse_json(declared)["info"]["features"]
+    except (ValueError, TypeError, KeyError):
         return {}
+    return features if isinstance(features, dict) else {}

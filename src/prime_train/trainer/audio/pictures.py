@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from prime_train.core.errors import UserError
+from prime_train.trainer.audio.clip_files import NO_LABEL
 from prime_train.trainer.audio.clips import ClipError, read_crop
 from prime_train.trainer.audio.log_mel import Floats, MelSettings, compute_log_mel
+from prime_train.trainer.audio.samples import CENTRE
 from prime_train.trainer.audio.tables import ClipTable
 
 _PICTURED = 10
+_MOST_TRIED = 100  # rows that are decoded, where some are broken
+_MOST_LOOKED_AT = 10_000  # rows whose labels are read
 
 
 def can_draw() -> bool:
@@ -22,23 +27,22 @@ def can_draw() -> bool:
 
 
 def draw_spectrograms(table: ClipTable, path: Path, clip_s: float, mel: MelSettings) -> str:
-    """Draw ten spectrograms, spread over all rows. Returns the path."""
+    """Draw ten spectrograms, of different labels where there are so many. Returns the path."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         fix = "install the extra train, or leave --picture out"
         raise UserError("there is no matplotlib", str(path), "a picture is drawn with it", fix) from error
-    shown = list(_find_spectrograms(table, clip_s, mel))
+    shown = _find_spectrograms(table, clip_s, mel)
     if not shown:
-        what, why = (
-            f"all {_PICTURED} clips cannot be decoded",
-            "a picture shows clips that are spread over all rows",
-        )
+        what, why = "no clip can be decoded", f"it tried up to {_MOST_TRIED}, spread over all rows"
         raise UserError(what, str(path), why, "look at them: prime-train data audio scan PATH --decode")
     figure = Figure(figsize=(12, 1.7 * -(-len(shown) // 2)), layout="constrained")
     for number, (title, spectrogram) in enumerate(shown):
         axes = figure.add_subplot(-(-len(shown) // 2), 2, number + 1)
-        axes.imshow(spectrogram.T, origin="lower", aspect="auto", cmap="magma", extent=(0, clip_s, 0, mel.mels))
+        extent = (0, len(spectrogram) * mel.hop / mel.sample_rate, 0, mel.mels)
+        axes.imshow(spectrogram.T, origin="lower", aspect="auto", cmap="magma", extent=extent)
+        axes.set_xlim(0, clip_s)  # a clip that is shorter than a crop leaves the rest empty
         axes.set_title(title, fontsize=7)
         axes.tick_params(labelsize=6)
     try:
@@ -50,12 +54,31 @@ def draw_spectrograms(table: ClipTable, path: Path, clip_s: float, mel: MelSetti
     return str(path)
 
 
-def _find_spectrograms(table: ClipTable, clip_s: float, mel: MelSettings) -> Iterator[tuple[str, Floats]]:
-    for row in np.unique(np.linspace(0, table.rows - 1, _PICTURED).astype(int)).tolist():
+def _find_spectrograms(table: ClipTable, clip_s: float, mel: MelSettings) -> list[tuple[str, Floats]]:
+    """Up to ten, each with a title, sorted by their labels."""
+    found: list[tuple[tuple[int, ...], int, Floats]] = []
+    for row in itertools.islice(choose_rows(table), _MOST_TRIED):
         try:
-            crop = read_crop(table.read_clip(row), mel.sample_rate, round(clip_s * mel.sample_rate), 0.5)
+            crop = read_crop(table.read_clip(row), mel.sample_rate, round(clip_s * mel.sample_rate), CENTRE)
         except ClipError:
             continue
-        labels = ", ".join(map(str, table.read_labels(row))) or "none"
         if len(spectrogram := compute_log_mel(crop, mel)):
-            yield f"row {row}, label {labels}", spectrogram
+            found.append((table.read_labels(row), row, spectrogram))
+        if len(found) == _PICTURED:
+            break
+    found.sort(key=lambda one: one[:2])
+    return [(f"label {', '.join(map(str, labels)) or 'none'}, row {row}", shown) for labels, row, shown in found]
+
+
+def choose_rows(table: ClipTable) -> Iterator[int]:
+    """Rows with as many different labels as there are, then further ones for each label. None comes twice."""
+    count = min(table.rows, _MOST_LOOKED_AT)
+    rows: dict[int, list[int]] = {}
+    for row in (np.arange(count) * table.rows // count).tolist():  # spread, because rows are often sorted by label
+        for label in table.read_labels(row) or (NO_LABEL,):
+            rows.setdefault(label, []).append(row)
+    labels = sorted(rows)
+    first = [labels[at] for at in np.unique(np.linspace(0, len(labels) - 1, _PICTURED).astype(int)).tolist()]
+    order = [*first, *(label for label in labels if label not in first)]
+    turns = (rows[label][turn * len(rows[label]) // _PICTURED] for turn in range(_PICTURED) for label in order)
+    return iter(dict.fromkeys(turns))

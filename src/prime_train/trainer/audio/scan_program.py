@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.trainer.audio.clip_files import Columns
+from prime_train.spec import Source
+from prime_train.trainer.audio.clip_files import Columns, Folder
 from prime_train.trainer.audio.clips import ClipError, ClipInfo, read_crop, read_info
-from prime_train.trainer.audio.columns import find_columns
+from prime_train.trainer.audio.columns import find_columns, refuse_other_names
 from prime_train.trainer.audio.log_mel import MelSettings
 from prime_train.trainer.audio.pictures import draw_spectrograms
+from prime_train.trainer.audio.sources import find_files
 from prime_train.trainer.audio.tables import ClipTable, open_clips
 
 _SHOWN = 50  # broken rows that are named; all are counted
@@ -45,9 +47,11 @@ class _ClipCounts:
 def main() -> int:
     given = json.load(sys.stdin)
     try:
-        path = Path(given["path"])
+        source = Source(kind="audio", path=given["path"], subset=given["subset"], split=given["split"])
+        path = find_files(source, given["path"])
         named = given["audio_field"] is not None
         columns = Columns(audio=given["audio_field"], label=given["label_field"]) if named else find_columns(path)
+        refuse_other_names([path], columns)
         table = open_clips(path, columns)
         result = scan(table, given["clip_s"], MelSettings(), decode=given["decode"], most_rows=given.get("most_rows"))
         result["columns"] = asdict(columns)
@@ -81,11 +85,12 @@ def scan(
                 _count(found, table, row, info, problem)
             _print({"done": len(rows)})
     labels = table.count_labels()
+    absent = [name for part in table.parts if isinstance(part, Folder) for name in part.absent]
     of_rows = [len(table.read_labels(row)) for row in range(table.rows)]
     return {
         "rows": table.rows,
         "scanned": count,
-        "files": len(table.parts),
+        "files": sum(part.rows if isinstance(part, Folder) else 1 for part in table.parts),
         "hours": round(sum(found.seconds) / 3600, 3),
         "seconds": {f"{at:g}": round(float(np.quantile(found.seconds, at)), 3) for at in _LENGTHS if found.seconds},
         "shorter_than_crop": sum(seconds < clip_s for seconds in found.seconds),
@@ -99,6 +104,8 @@ def scan(
         "labels": int((labels > 0).sum()),
         "without_label": of_rows.count(0),
         "most_labels": max(of_rows),
+        "absent": len(absent),
+        "absent_first": absent[0] if absent else None,
         "rarest_label": int(labels[labels > 0].min()) if labels.any() else 0,
         "commonest_label": int(labels.max()) if labels.any() else 0,
         "decoded": decode,

@@ -23,6 +23,7 @@ from prime_train.spec.clip_size import flops_per_clip
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.audio import pictures
 from prime_train.trainer.audio.batches import AudioBatches
+from prime_train.trainer.audio.columns import refuse_other_names
 from prime_train.trainer.audio.learning.audio_model import audio_loss, build_audio
 from prime_train.trainer.audio.learning.encoder_folder import write_encoder
 from prime_train.trainer.audio.learning.micro_batch import AudioMicroBatch, make_micro_batch
@@ -45,8 +46,8 @@ _NAMED = 5  # broken clips in an event
 
 def load_audio(run: RunSpec, world: World) -> Work[AudioMicroBatch]:
     """The clips in data.sources and the encoder in [audio]. Raises UserError."""
-    # One rank per machine makes or downloads them, because the others would write the same files.
-    paths = world.load_in_turn(partial(find_clips, run)) or find_clips(run)
+    # One rank per machine makes, downloads and copies them, because the others would write the same files.
+    paths = world.load_in_turn(partial(_prepare, run)) or find_clips(run)
     clips = _OpenedClips(run, paths)
     return Work(
         get_ready=clips.get_ready,
@@ -56,6 +57,15 @@ def load_audio(run: RunSpec, world: World) -> Work[AudioMicroBatch]:
         open_evaluations=clips.open_evaluations,
         export=_export,
     )
+
+
+def _prepare(run: RunSpec) -> tuple[Path, ...]:
+    """The clips of each source, with parquet copied as Arrow. Raises UserError."""
+    assert run.audio is not None, "who reads a run.toml fills it"
+    paths, columns = find_clips(run), columns_of(run.audio)
+    refuse_other_names(paths, columns)
+    open_sources(paths, columns)
+    return paths
 
 
 class ClipRows:

@@ -141,6 +141,25 @@ def test_a_position_of_another_order_is_refused(clips: Path, name: str, value: A
     assert name in caught.value.what
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"batch": 0}, {"workers": -1}, {"threads": 0}, {"ranks": 0}, {"rank": 1}, {"rank": -1}, {"on_broken": "Skip"}],
+)
+def test_settings_that_make_no_batch_are_refused(clips: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError) as caught:
+        audio.batches(clips, **{"batch": 4} | wrong)
+    assert caught.value.where == next(iter(wrong))
+
+
+def test_a_folder_with_splits_is_read_as_one_of_them(clips: Path, tmp_path: Path) -> None:
+    for name in ("train-00000-of-00001.arrow", "test-00000-of-00001.arrow"):
+        (tmp_path / name).write_bytes(clips.read_bytes())
+    counts = {path: audio.batches(path, 1, workers=0).rows for path in (clips, tmp_path, tmp_path / "*.arrow")}
+    assert counts == {clips: 24, tmp_path: 24, tmp_path / "*.arrow": 48}
+    with pytest.raises(UserError, match="no split dev"):
+        audio.batches(tmp_path, 1, split="dev")
+
+
 def test_files_that_change_before_the_workers_start_are_refused(clips: Path, tmp_path: Path) -> None:
     (tmp_path / "a.arrow").write_bytes(clips.read_bytes())
     source = audio.batches(tmp_path, 4, workers=0, **SETTINGS)

@@ -205,6 +205,9 @@ def test_a_folder_without_clips_and_one_without_labels_are_refused(tmp_path: Pat
     (tmp_path / "labels.csv").write_text("path,label\nb.wav,1\n")
     with pytest.raises(UserError, match=r"no row for 1 of 1 clips, the first is a\.wav"):
         open_clips(tmp_path, Columns())
+    (tmp_path / "labels.csv").write_text("path,label\na.wav,1\na.wav,2\n")
+    with pytest.raises(UserError, match=r"its line 3 has other labels for a\.wav"):
+        open_clips(tmp_path, Columns())
     (tmp_path / "labels.csv").write_text("path,label\na.wav,robin\n")
     with pytest.raises(UserError, match="its line 2 has the label 'robin'"):
         open_clips(tmp_path, Columns())
