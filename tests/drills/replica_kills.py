@@ -70,6 +70,7 @@ class ReplicaRun:
         self.run_dir = tiny.prepare(self.folder / "run", self.run)
         self.signs = folder_of(self.run_dir, 1)
         self.diary = self.folder / "diary"
+        self.replicas = self.run.parallel.replicas
 
     @contextmanager
     def started(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -81,7 +82,7 @@ class ReplicaRun:
         try:
             yield process
         finally:
-            pids = [sign.pid for sign in map(self.sign, range(REPLICAS)) if sign is not None]
+            pids = [sign.pid for sign in map(self.sign, range(self.replicas)) if sign is not None]
             if process.poll() is None:
                 process.kill()
                 process.wait()
@@ -102,7 +103,7 @@ class ReplicaRun:
 
     def lines(self) -> Iterator[tuple[int, list[str]]]:
         """The diaries: (replica, words)."""
-        for number in range(REPLICAS):
+        for number in range(self.replicas):
             path = Path(f"{self.diary}-{number}")
             for line in path.read_text().splitlines() if path.exists() else ():
                 yield number, line.split()
@@ -115,7 +116,7 @@ class ReplicaRun:
     def await_all(self, process: subprocess.Popen[bytes], begun: list[int]) -> None:
         """Wait until all replicas have taken some steps together, `begun` each being behind them."""
         goal = max(begun) + _SETTLED_STEPS
-        until(process, lambda: all(self.step(number) >= goal for number in range(REPLICAS)))
+        until(process, lambda: all(self.step(number) >= goal for number in range(self.replicas)))
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
         """Have the run stop as a person does, and wait for it."""

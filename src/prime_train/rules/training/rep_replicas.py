@@ -129,9 +129,9 @@ def replicas_do_not_go_with(run: RunSpec) -> Problems:
 
 @rule("REP004", Severity.ERROR)
 def replicas_of_a_later_version(run: RunSpec) -> Problems:
-    """`sync_every`, a batch that changes, several processes in a replica, and experts are not built yet.
+    """`sync_every`, a batch that changes, and experts are not built yet.
 
-    a replica is one process with the whole model, and each step sums the gradients over a batch that stays the same
+    each step sums the gradients of all replicas over a batch that stays the same
 
     Source: trainer/replicas.
 
@@ -146,23 +146,17 @@ def replicas_of_a_later_version(run: RunSpec) -> Problems:
         replicas = 2
         [batch]
         with_replicas = "sqrt"
-    Bad:
+    Good:
         [parallel]
         processes = 4
         replicas = 2
-    Good:
-        [parallel]
-        processes = 2
-        replicas = 2
+        dp_shard = 2
     """
     if run.parallel.replicas and run.parallel.sync_every:
         yield suggest("parallel.sync_every", f"{run.parallel.sync_every}, which this version does not do", 0)
     if run.parallel.replicas and run.batch.with_replicas != "constant":
         what = f'"{run.batch.with_replicas}", which this version does not do'
         yield suggest("batch.with_replicas", what, "constant")
-    if run.parallel.replicas and run.parallel.group_processes > 1:
-        what = f"{run.parallel.replicas}, and each would have {run.parallel.group_processes} processes"
-        yield suggest("parallel.replicas", what, run.parallel.processes)
     if run.parallel.replicas and run.model.experts:
         yield suggest("parallel.replicas", f"{run.parallel.replicas}, and `model.experts` is {run.model.experts}", 0)
 
