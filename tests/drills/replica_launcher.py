@@ -17,10 +17,9 @@ from contextlib import suppress
 from subprocess import TimeoutExpired
 from typing import Any
 
-from torch.distributed.tensor import DTensor
-
 from prime_train.trainer import __main__ as trainer
 from prime_train.trainer.loops import replicated
+from prime_train.trainer.parallel import read_local
 from prime_train.trainer.replicas import launcher
 from prime_train.trainer.replicas.division import divide
 from prime_train.trainer.replicas.quorum import Quorum
@@ -101,8 +100,7 @@ def _write_diary(diary: int, number: int) -> None:
         model = self.read_state.__self__._seat.training.model  # type: ignore[attr-defined]
         total = 0
         for weight in model.parameters():
-            own = weight.detach().to_local() if isinstance(weight, DTensor) else weight.detach()
-            total = zlib.crc32(own.numpy().tobytes(), total)
+            total = zlib.crc32(read_local(weight).numpy().tobytes(), total)
         note("begin", self._manager.current_step() + 1, _name(self), total, self.size, os.getpid())
         return has_changed
 
@@ -139,7 +137,7 @@ def _hang(kind: str, quorum: Quorum) -> None:
 
 
 def _name(quorum: Quorum) -> str:
-    """Which quorum it is, with the lighthouse that counted it and the rank in the replica: each rank has sums of its own."""
+    """Which quorum it is, with its lighthouse and the rank in the replica: the sums of each rank are its own."""
     return f"{quorum._address}/{quorum._manager._quorum_id}/{os.environ['RANK']}"
 
 

@@ -259,8 +259,9 @@ def unwrap_decoder(model: nn.Module) -> Decoder:
 
 
 def read_local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, without a copy: of a whole one all of it."""
-    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor
+    """This rank's part of a tensor, without a copy and without its gradient: of a whole one all of it."""
+    detached = tensor.detach()
+    return detached.to_local() if isinstance(detached, DTensor) else detached
 
 
 def is_sharded(model: nn.Module) -> bool:

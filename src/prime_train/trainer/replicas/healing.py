@@ -25,7 +25,8 @@ def read_training(
     model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition, beside: Mapping[str, Any]
 ) -> State:
     """`beside`: what a checkpoint does not need, as changes of settings for steps to come: JSON-able."""
-    return _map_tensors(read_local, gather(model, optimizer, reached, 0)) | {"beside": json.dumps(beside)}
+    state: State = _map_tensors(read_local, gather(model, optimizer, reached, 0))
+    return state | {"beside": json.dumps(beside)}
 
 
 def load_training(

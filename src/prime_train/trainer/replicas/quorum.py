@@ -49,7 +49,7 @@ class QuorumSettings:
     min_replicas: int
     limit_s: float  # of one sum
     device: torch.device
-    world: World = World(0, 1)  # the ranks of this replica
+    world: World  # the ranks of this replica
 
 
 @dataclass(slots=True)

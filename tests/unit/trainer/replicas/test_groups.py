@@ -44,8 +44,9 @@ def test_a_single_rank_takes_what_its_replica_has(rows: int, micro_batch: int) -
 def test_a_blank_batch_has_no_label_and_the_same_tokens() -> None:
     batch = tiny.batch(1)
     blank = blank_out(batch)
-    assert blank.labelled_tokens == 0 and bool((blank.labels == IGNORED).all())
-    assert torch.equal(blank.tokens, batch.tokens) and batch.labelled_tokens > 0
+    assert bool((blank.labels == IGNORED).all())
+    assert torch.equal(blank.tokens, batch.tokens)
+    assert (blank.labelled_tokens, batch.labelled_tokens > 0) == (0, True)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def _await_code(group: GroupProcesses) -> int:
 
 
 def test_the_loss_of_one_rank_ends_the_replica_with_its_code(group: GroupProcesses) -> None:
-    assert group.poll() is None and group.pid == group.ranks[0].pid
+    assert (group.poll(), group.pid) == (None, group.ranks[0].pid)
     group.ranks[1].kill()
     assert _await_code(group) == -9
     assert all(rank.poll() is not None for rank in group.ranks)
@@ -74,7 +75,8 @@ def test_the_loss_of_one_rank_ends_the_replica_with_its_code(group: GroupProcess
 def test_a_replica_has_finished_when_all_of_its_ranks_have(group: GroupProcesses) -> None:
     for number, rank in enumerate(group.ranks):
         assert group.poll() is None
-        assert isinstance(rank, subprocess.Popen) and rank.stdin is not None
+        assert isinstance(rank, subprocess.Popen)
+        assert rank.stdin is not None
         rank.stdin.close()
         assert rank.wait(tiny.DEADLINE_S) == 0, number
     assert group.wait(0.0) == 0
@@ -104,7 +106,8 @@ def test_each_rank_knows_its_place_and_its_gpu() -> None:
         ("0", "2", "4", "b"),
         ("1", "2", "5", "b"),
     ]
-    assert seen[0]["MASTER_ADDR"] == "127.0.0.1" and seen[0]["MASTER_PORT"] == seen[1]["MASTER_PORT"]
+    assert seen[0]["MASTER_ADDR"] == "127.0.0.1"
+    assert seen[0]["MASTER_PORT"] == seen[1]["MASTER_PORT"]
     seen.clear()
     start_group(start, (), {}, 2, 1).wait(tiny.DEADLINE_S)
     assert seen == [{"RANK": "0", "LOCAL_RANK": "2"}]
@@ -143,7 +146,8 @@ def test_rank_0_alone_writes_the_signs_of_its_replica(tmp_path: Path) -> None:
     assert read_sign(tmp_path, 4) is None
     SignFile(tmp_path, 4).write("works", 7)
     found = read_sign(tmp_path, 4)
-    assert found is not None and (found.stage, found.step) == ("works", 7)
+    assert found is not None
+    assert (found.stage, found.step) == ("works", 7)
 
 
 def test_the_times_of_a_lost_replica_are_dropped_and_come_again(tmp_path: Path) -> None:
