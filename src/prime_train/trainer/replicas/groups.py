@@ -1,6 +1,6 @@
 """Keeps the processes of one replica as one: its ranks start together, and the loss of one is the loss of all.
 
-Never imports torch. Inside a replica the ranks find each other at a store on 127.0.0.1, of which rank 0 is the server.
+Never imports torch. Inside a replica the ranks find each other at a store on 127.0.0.1, which rank 0 serves.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupProcesses:
 
     @property
     def pid(self) -> int:
-        """Of rank 0, which writes the signs of the replica."""
+        """The process of rank 0, which writes the signs."""
         return self.ranks[0].pid
 
     def poll(self) -> int | None:

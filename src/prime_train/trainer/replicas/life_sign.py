@@ -46,7 +46,7 @@ def sign_path(folder: Path, replica: int) -> Path:
 class SignFile:
     """The file of one replica, which has one writer: rank 0. An error of the disk costs the sign alone.
 
-    Of the other ranks there is no sign, because rank 0 comes no further than the slowest of them.
+    No other rank writes a sign, because rank 0 comes no further than the slowest of them.
     """
 
     def __init__(self, folder: Path, replica: int, rank: int = 0) -> None:

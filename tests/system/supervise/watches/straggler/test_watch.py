@@ -53,7 +53,7 @@ def training(folder: Path, forward_s: tuple[float, ...], replicas: int = 0) -> I
     try:
         yield run_dir
     finally:
-        if replicas:  # of which one that starts may still be in its set-up
+        if replicas:
             run_dir.stop_request(1).touch()
         else:
             process.terminate()
