@@ -36,6 +36,7 @@ def training(folder: Path, forward_s: tuple[float, ...], replicas: int = 0) -> I
         parallel=spec.Parallel(processes=RANKS, replicas=replicas),
         batch=spec.Batch(micro_batch=1, global_batch=RANKS),
         checkpoint=spec.Checkpoint(interval_steps=None),
+        eval=spec.Eval(interval_steps=None, held_out_ratio=0.1, batches=1),  # each replica would measure
     )
     run_dir = tiny.prepare(folder / "run", run)
     run_dir.attempt(1).mkdir(parents=True)
@@ -46,10 +47,9 @@ def training(folder: Path, forward_s: tuple[float, ...], replicas: int = 0) -> I
         command = [sys.executable, "-m", "tests.drills.replica_launcher"]
     command += [str(run_dir.path), "--attempt", "1", "--resume-step", "0"]
     variables = {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": python, FORWARD_ENV: ",".join(map(str, forward_s))}
-    variables |= {"GLOO_SOCKET_IFNAME": "lo", "REPLICA_DIARY": str(folder / "diary")} if replicas else {}
-    process = subprocess.Popen(
-        command, env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    variables |= {"GLOO_SOCKET_IFNAME": "lo", "RUST_LOG": "warn", "REPLICA_DIARY": str(folder / "diary")}
+    with open(folder / "log", "ab") as log:  # no pipe, which would be full after some lines of each replica
+        process = subprocess.Popen(command, env=os.environ | variables, stdout=log, stderr=log)
     try:
         yield run_dir
     finally:
@@ -57,7 +57,7 @@ def training(folder: Path, forward_s: tuple[float, ...], replicas: int = 0) -> I
             run_dir.stop_request(1).touch()
         else:
             process.terminate()
-        process.communicate(timeout=tiny.DEADLINE_S)
+        process.wait(tiny.DEADLINE_S)
 
 
 def look(watch: StragglerWatch) -> tuple[Alarm, ...]:
