@@ -65,7 +65,6 @@ class ReplicaRun:
     folder: Path
     run: spec.RunSpec
     variables: dict[str, str] = field(default_factory=dict)
-
     attempt: int = 1
 
     def __post_init__(self) -> None:

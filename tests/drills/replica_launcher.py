@@ -25,12 +25,14 @@ from prime_train.trainer import __main__ as trainer
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.data.stream import TakenRows
 from prime_train.trainer.loops import replicated
+from prime_train.trainer.parallel import read_local
 from prime_train.trainer.replicas import launcher
 from prime_train.trainer.replicas.division import divide
 from prime_train.trainer.replicas.quorum import Quorum
+from tests.drills.slow_rank import FORWARD_ENV, slow_down
 
 DIARY_ENV = "REPLICA_DIARY"
-HANG_ENV = "REPLICA_HANG"  # "REPLICA STEP KIND": it hangs there, once, in one of the ways of `_hang`
+HANG_ENV = "REPLICA_HANG"  # "REPLICA STEP KIND RANK": it hangs there, once, in one of the ways of `_hang`
 HOLD_ENV = "REPLICA_HOLD"  # a file: a replica that starts again waits until it is there
 _LOOK_S = 0.005
 
@@ -77,6 +79,8 @@ def _live(arguments: list[str]) -> None:
         number = os.environ["PRIME_TRAIN_REPLICA"]
         diary = os.open(f"{os.environ[DIARY_ENV]}-{number}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         _write_diary(diary, int(number))
+        if FORWARD_ENV in os.environ:
+            slow_down()
         code = trainer.main(arguments)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -98,13 +102,20 @@ def _write_diary(diary: int, number: int) -> None:
     def note(*words: object) -> None:
         os.write(diary, (" ".join(map(str, words)) + "\n").encode())
 
+    def hang(kinds: tuple[str, ...], step: int) -> None:
+        place = os.environ.get(HANG_ENV, "0 0 none").split()
+        is_here = place[:2] == [str(number), str(step)] and place[3:] in ([], [os.environ["RANK"]])
+        if is_here and place[2] in kinds and os.environ["PRIME_TRAIN_REPLICA_RESTART"] == "0":
+            _hang(place[2], quorum[0])
+
     def begin_noted(self: Quorum, step: int) -> bool:
+        hang(("early",), step + 1)
         has_changed = begin(self, step)
         quorum[:] = [self]
         model = self.read_state.__self__._seat.training.model  # type: ignore[attr-defined]
         total = 0
         for weight in model.parameters():
-            total = zlib.crc32(weight.detach().numpy().tobytes(), total)
+            total = zlib.crc32(read_local(weight).numpy().tobytes(), total)
         note("begin", self._manager.current_step() + 1, _name(self), total, self.size, os.getpid())
         return has_changed
 
@@ -112,10 +123,7 @@ def _write_diary(diary: int, number: int) -> None:
         part = divide(rows, replicas, rank)
         step = quorum[0]._manager.current_step() + 1
         note("part", step, _name(quorum[0]), part.start, part.stop, rows)
-        hang = os.environ.get(HANG_ENV, "0 0 none").split()
-        if hang[:2] == [str(number), str(step)] and os.environ["PRIME_TRAIN_REPLICA_RESTART"] == "0":
-            note("hangs", step, _name(quorum[0]), time.monotonic())
-            _hang(hang[2], quorum[0])
+        hang(("sleep", "stop", "deadlock"), step)
         return part
 
     def read_noted(self: TakenRows, rows: range) -> MicroBatch:
@@ -140,9 +148,12 @@ def describe_rows(batch: MicroBatch) -> list[str]:
 
 
 def _hang(kind: str, quorum: Quorum) -> None:
-    """Hang as Python that waits, as a process that is stopped, or in a sum that the others never enter."""
+    """Hang as Python that waits, as a process that is stopped, or in a sum that the others never enter.
+
+    As Python that waits it hangs among the rows of a step, or `early`: between two steps.
+    """
     match kind:
-        case "sleep":
+        case "sleep" | "early":
             time.sleep(3600.0)
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -153,8 +164,8 @@ def _hang(kind: str, quorum: Quorum) -> None:
 
 
 def _name(quorum: Quorum) -> str:
-    """Which quorum it is, with the lighthouse that counted it."""
-    return f"{quorum._address}/{quorum._manager._quorum_id}"
+    """Which quorum it is, with its lighthouse and the rank in the replica: the sums of each rank are its own."""
+    return f"{quorum._address}/{quorum._manager._quorum_id}/{os.environ['RANK']}"
 
 
 def main() -> None:

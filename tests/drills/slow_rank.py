@@ -1,5 +1,7 @@
 """The bundled trainer, whose ranks sleep in each forward: the seconds of rank 0, of rank 1 and so on in FORWARD_S.
 
+The ranks of all replicas are counted through.
+
 A sleep is a device at work that takes no core, so a slow rank is slow on a machine with few cores, too.
 python -m tests.drills.slow_rank RUN_DIR --attempt N --resume-step S
 """
@@ -17,8 +19,9 @@ from prime_train.trainer.model.decoder import Decoder
 FORWARD_ENV = "FORWARD_S"
 
 
-def main() -> None:
-    sleep_s = float(os.environ[FORWARD_ENV].split(",")[int(os.environ["RANK"])])
+def slow_down() -> None:
+    """Have this process sleep in each forward."""
+    sleep_s = float(os.environ[FORWARD_ENV].split(",")[int(os.environ["LOCAL_RANK"])])
     forward = Decoder.forward
 
     def slow(self: Decoder, *arguments: Any, **named: Any) -> Any:
@@ -27,6 +30,10 @@ def main() -> None:
         return forward(self, *arguments, **named)
 
     Decoder.forward = slow  # type: ignore[method-assign]
+
+
+def main() -> None:
+    slow_down()
     trainer._end(trainer.main(sys.argv[1:]))
 
 

@@ -78,6 +78,10 @@ class Attempt:
         """Whether this process writes what holds for all: it is rank 0, and of the replica that leads."""
         return self.rank == 0 and (self.replica is None or self.replica.leads)
 
+    def number_rank(self, ranks: int) -> int:
+        """The number of this process among those of all replicas, each with so many ranks."""
+        return self.rank if self.replica is None else self.replica.number * ranks + self.rank
+
     def emit(self, event: Event) -> None:
         """Write an event that holds for all ranks; only one writes it."""
         if self.leads:

@@ -5,7 +5,7 @@ Letters: B sequences, T tokens in a sequence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -25,3 +25,8 @@ class MicroBatch:
     def labelled_tokens(self) -> int:
         """Positions that count in the loss."""
         return int((self.labels != IGNORED).sum())
+
+
+def blank_out(batch: MicroBatch) -> MicroBatch:
+    """The same without labels: for a rank without rows, which must compute as often as the others."""
+    return replace(batch, labels=torch.full_like(batch.labels, IGNORED))

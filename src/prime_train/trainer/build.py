@@ -185,8 +185,9 @@ def spread_training(
     clear_unfinished(attempt)
     traces = plan_traces(run, attempt.run_dir.profile, world.rank, device.torch)
     # A sharded model exchanges weights in each block, so nothing separates its work from its waits.
-    folder, is_timed = attempt.run_dir.rank_times(attempt.number), world.size > 1 and not parallel.is_sharded(model)
-    clock = RankClock(folder, world.rank, device.torch, model) if is_timed else None
+    is_timed = (world.size > 1 or attempt.replica is not None) and not parallel.is_sharded(model)
+    folder, number = attempt.run_dir.rank_times(attempt.number), attempt.number_rank(world.size)
+    clock = RankClock(folder, number, device.torch, model) if is_timed else None
     spans = StepSpans(world.rank, device.torch, traces, clock)
     spans.watch_all_reduce(model)
     spikes = spikes_from(run.optim.on_spike, reached.spikes)
@@ -204,7 +205,7 @@ def announce(attempt: Attempt, training: Training, classes: int) -> None:
         attempt=attempt.number,
         pid=os.getpid(),
         rank=attempt.rank,
-        world_size=training.world.size,
+        world_size=training.world.size if attempt.replica is None else attempt.run.parallel.processes,
         device=training.device.name,
         precision=precision,
         params=sum(weight.numel() for weight in training.model.parameters()),

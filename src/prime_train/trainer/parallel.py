@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in its __all__ (torch 2.13)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from prime_train import spec
@@ -39,6 +40,8 @@ class NotCommittedError(Exception):
 
 class Between(Protocol):
     """The connection of this replica to the others. Each step has one set of replicas that take part in it."""
+
+    size: int  # replicas of the step
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Sum each tensor over the replicas, in place. After a loss the values mean nothing, and `commit` raises."""
@@ -67,6 +70,11 @@ class World:
     @property
     def machines(self) -> int:
         return self.size // self.local_size
+
+    @property
+    def step_ranks(self) -> int:
+        """The processes of the step, in all replicas together."""
+        return self.size * (1 if self.between is None else self.between.size)
 
     def load_in_turn(self, load: Callable[[], Value]) -> Value | None:
         """What `load` returns on the first rank of each machine in turn; None on the others, which use its cache."""
@@ -98,7 +106,7 @@ class World:
         for weight in weights:
             if weight.grad is None:  # each replica must sum the same tensors
                 weight.grad = torch.zeros_like(weight)
-        self.between.sum([weight.grad for weight in weights if weight.grad is not None])
+        self.between.sum([read_local(weight.grad) for weight in weights if weight.grad is not None])
 
     def commit(self) -> None:
         """Raise NotCommittedError where the step of the replicas has failed."""
@@ -248,6 +256,12 @@ def unwrap_decoder(model: nn.Module) -> Decoder:
     inner = unwrap(model)
     assert isinstance(inner, Decoder)
     return inner
+
+
+def read_local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor, without a copy and without its gradient: of a whole one all of it."""
+    detached = tensor.detach()
+    return detached.to_local() if isinstance(detached, DTensor) else detached
 
 
 def is_sharded(model: nn.Module) -> bool:

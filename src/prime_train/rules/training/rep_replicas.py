@@ -130,9 +130,9 @@ def replicas_do_not_go_with(run: RunSpec) -> Problems:
 
 @rule("REP004", Severity.ERROR)
 def replicas_of_a_later_version(run: RunSpec) -> Problems:
-    """Several processes in a replica, and experts are not built yet.
+    """Experts are not built yet in replicas.
 
-    a replica is one process with the whole model
+    the router counts the tokens of all experts over the ranks of one replica alone
 
     Source: trainer/replicas.
 
@@ -142,18 +142,12 @@ def replicas_of_a_later_version(run: RunSpec) -> Problems:
         replicas = 2
         [model]
         experts = 8
-    Bad:
+    Good:
         [parallel]
         processes = 4
         replicas = 2
-    Good:
-        [parallel]
-        processes = 2
-        replicas = 2
+        dp_shard = 2
     """
-    if run.parallel.replicas and not run.parallel.sync_every and run.parallel.group_processes > 1:
-        what = f"{run.parallel.replicas}, and each would have {run.parallel.group_processes} processes"
-        yield suggest("parallel.replicas", what, run.parallel.processes)
     if run.parallel.replicas and run.model.experts:
         yield suggest("parallel.replicas", f"{run.parallel.replicas}, and `model.experts` is {run.model.experts}", 0)
 

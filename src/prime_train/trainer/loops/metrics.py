@@ -69,7 +69,7 @@ def step_metrics(
     """The metrics of a step. `waited_s`: the seconds before it by phase; data and checkpoint have columns."""
     step_s = sum(waited_s.values()) + result.forward_backward_s + result.optimizer_s
     tokens_per_s = result.tokens / step_s
-    peak_flops = training.device.peak_flops and training.device.peak_flops * training.world.size
+    peak_flops = training.device.peak_flops and training.device.peak_flops * training.world.step_ranks
     return StepMetrics(
         step=reached.step,
         loss=result.loss,

@@ -1,4 +1,4 @@
-"""Trains with replicas that outlive each other: one flat loop in each of them, over the rows of a `Work`.
+"""Trains with replicas that outlive each other: one flat loop in each process, over the rows of a `Work`.
 
 Each turn joins a quorum, takes this replica's part of the step's rows, and changes the weights only if every sum of the
 step reached all replicas. Else the turn is made again with the same rows, over the replicas that are left. The replica
@@ -15,9 +15,11 @@ from typing import Any
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, ReplicasJoined, TrainerStopped
 from prime_train.spec.run import lr_ratio
+from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, Replica, StopFlag
+from prime_train.trainer.batch import MicroBatch, blank_out
 from prime_train.trainer.build import announce
-from prime_train.trainer.data.stream import TrainStream
+from prime_train.trainer.data.stream import TakenRows, TrainStream
 from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.live_settings import LiveSettings, open_settings
 from prime_train.trainer.loops.after_step import StepReader, UnreadStep, adjust, end_early, finish, is_due
@@ -26,7 +28,7 @@ from prime_train.trainer.loops.pretrain import OpenedWork, choose_load, open_wor
 from prime_train.trainer.loops.spikes import spikes_from
 from prime_train.trainer.loops.step import Training, Votes, launch_step
 from prime_train.trainer.parallel import NotCommittedError
-from prime_train.trainer.replicas.division import cut, divide
+from prime_train.trainer.replicas.division import cut_for_rank, divide
 from prime_train.trainer.replicas.healing import State, load_training, read_training
 from prime_train.trainer.replicas.life_sign import SignFile, folder_of, read_sign
 from prime_train.trainer.replicas.quorum import Quorum, QuorumSettings
@@ -45,7 +47,7 @@ def main(attempt: Attempt, stop: StopFlag, train: Callable[[_ReplicaLoop], None]
     `train`: another loop than the one of this module, over what this one has set up.
     """
     assert attempt.replica is not None
-    sign = SignFile(folder_of(attempt.run_dir, attempt.number), attempt.replica.number)
+    sign = SignFile(folder_of(attempt.run_dir, attempt.number), attempt.replica.number, attempt.rank)
     sign.write("setup", 0)
 
     def leave() -> None:
@@ -68,13 +70,13 @@ def refuse(attempt: Attempt, opened: OpenedWork) -> None:
     run = attempt.run
     unable = {
         "run.kind": run.run.kind not in ("pretrain", "sft"),
-        "parallel.processes": run.parallel.group_processes > 1 or run.parallel.machines > 1,
+        "parallel.machines": run.parallel.machines > 1,
         "model.experts": opened.ready.training.routers is not None,
     }
     for key, is_refused in unable.items():
         if is_refused:
             what = f"parallel.replicas = {run.parallel.replicas} does not go with this {key}"
-            why = "a replica is one process that trains on text, and each step sums the gradients of all"
+            why = "a replica trains on text, on one machine, and each step sums the gradients of all"
             raise UserError(what, key, why, "parallel.replicas = 0, or another value of this key")
 
 
@@ -97,7 +99,11 @@ class _ReplicaLoop:
         limit_s = choose_sum_limit_s(attempt.run)
         folder, device = folder_of(attempt.run_dir, attempt.number), opened.ready.training.device.torch
         settings = QuorumSettings(
-            folder=folder, min_replicas=attempt.run.parallel.min_replicas, limit_s=limit_s, device=device
+            folder=folder,
+            min_replicas=attempt.run.parallel.min_replicas,
+            limit_s=limit_s,
+            device=device,
+            world=opened.ready.training.world,
         )
         self._quorum = Quorum(replica, settings, sign, self._read_state, self._load_state)
         self._folder = folder
@@ -140,7 +146,7 @@ class _ReplicaLoop:
                 attempt.emit(ReplicasJoined(attempt.number, self._reached, members, self._replica.count))
             if attempt.leads and not is_prepared:
                 announce(attempt, seat.training, self._opened.ready.classes)
-            live.ranks = quorum.size
+            live.ranks = seat.training.world.step_ranks
             if live.has_changed(step):  # on every replica at this step
                 seat.training = adjust(seat.training, live.attempt.run)
                 seat.rows.take_settings(live.attempt.run)
@@ -154,7 +160,7 @@ class _ReplicaLoop:
                     sequences = count_sequences(run, step, quorum.size)
                     taken = seat.rows.take(run, sequences)
                     part = divide(sequences, quorum.size, quorum.rank)
-                    micro_batches = [taken.read(rows) for rows in cut(part, run.batch.micro_batch)]  # (B, T) each
+                    micro_batches = self._read_rows(taken, part, run.batch.micro_batch)  # (B, T) each
                     data_s = time.perf_counter() - began
                 ramp = ramp_from(reader.reached.rate).follow(run, step, quorum.size)
                 lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps) * ramp.ratio(step)
@@ -178,11 +184,11 @@ class _ReplicaLoop:
                 reader.add(UnreadStep(step, lr, launched, position, waited_s, live.position, ramp.position(), counted))
                 # At once, because another replica may take over the position before the next step.
                 reader.read()
-                if attempt.leads and not is_prepared:
+                if self._replica.leads and not is_prepared:
                     checkpointer.prepare(training.model, training.optimizer)
                     is_prepared = True
                 saves, reader.save = saves or (reader.save and not is_last), False
-                if saves and not reader.stop and attempt.leads:
+                if saves and not reader.stop and self._replica.leads:
                     checkpointer.save(training.model, training.optimizer, reader.reached)
             if evaluates and not reader.stop:
                 self._sign.write("saves", self._reached)
@@ -197,6 +203,12 @@ class _ReplicaLoop:
         rows = self._opened.work.open_rows(world.rank, world.size, position)
         assert isinstance(rows, TrainStream)  # as `refuse` lets pass only text and chats
         return rows
+
+    def _read_rows(self, taken: TakenRows, part: range, micro_batch: int) -> list[MicroBatch]:
+        """This rank's micro-batches of the rows that its replica has in the step."""
+        world = self._opened.ready.training.world
+        own, blank = cut_for_rank(part, world.size, world.rank, micro_batch)
+        return [*(taken.read(rows) for rows in own), *(blank_out(taken.read(part[:1])) for _ in range(blank))]
 
     @property
     def _reached(self) -> int:
@@ -223,7 +235,7 @@ class _ReplicaLoop:
         training.spans.close()
         self._metrics.close()
         # One that committed the last step alone is saving it already, where the others had to repeat it.
-        if attempt.leads and not self._is_saved_elsewhere():
+        if self._replica.leads and not ready.training.world.share(self._is_saved_elsewhere()):
             self._sign.write("saves", self._reached)
             attempt.emit(Phase(attempt.number, "checkpoint"))
             if self._reached > attempt.resume_step:
@@ -243,6 +255,7 @@ class _ReplicaLoop:
         else:
             ready.checkpointer.finish()
             self._sign.write("left", self._reached)
+        parallel.leave(ready.training.world)
 
     def _is_saved_elsewhere(self) -> bool:
         others = (number for number in range(self._replica.count) if number != self._replica.number)

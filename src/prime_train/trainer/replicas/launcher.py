@@ -26,6 +26,7 @@ from prime_train.events import EventLog, LighthouseLost, ReplicaLost, TrainerFai
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import REPLICA_ENV, REPLICAS_ENV, RESTART_ENV, read_run, watch_supervisor
 from prime_train.trainer.loops.metrics import drop_after
+from prime_train.trainer.replicas.groups import GroupProcesses, forget_times, start_group
 from prime_train.trainer.replicas.judge import (
     HangLimits,
     SeenSteps,
@@ -73,7 +74,7 @@ class ReplicaLauncher:
     folder: Path = field(init=False)
     _events: EventLog = field(init=False)
     _replicas: dict[int, WatchedReplica] = field(default_factory=dict)
-    _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _processes: dict[int, GroupProcesses] = field(default_factory=dict)
     _restarts: dict[int, int] = field(default_factory=dict)
     _reasons: dict[int, str] = field(default_factory=dict)  # why a replica was killed
     _lighthouse: subprocess.Popen[str] | None = None
@@ -157,10 +158,10 @@ class ReplicaLauncher:
             REPLICA_ENV: str(number),
             REPLICAS_ENV: str(self.run.parallel.replicas),
             RESTART_ENV: str(self._restarts.get(number, 0)),
-            "LOCAL_RANK": str(number),  # the GPU of this replica
             "RUST_LOG": _log_level(),
         }
-        self._processes[number] = start_replica(arguments, variables)
+        size = self.run.parallel.group_processes
+        self._processes[number] = start_group(start_replica, arguments, variables, number, size)
         self._replicas[number] = WatchedReplica(number, time.monotonic(), failures=failures)
 
     def _start_lighthouse(self) -> None:
@@ -197,8 +198,7 @@ class ReplicaLauncher:
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Pass a request to stop on to every replica."""
         for process in self._processes.values():
-            if process.poll() is None:
-                process.send_signal(number)
+            process.send_signal(number)
 
     def end(self) -> None:
         """End what still runs: first the replicas, which leave by themselves when the leader has finished."""
@@ -214,9 +214,11 @@ class ReplicaLauncher:
             self._lighthouse.wait()
 
     def _report_loss(self, one: WatchedReplica) -> None:
-        what = self._reasons.pop(one.number, "")
-        failure = take_failure(self.folder, one.number)
-        if failure is not None:
+        what, size = self._reasons.pop(one.number, ""), self.run.parallel.group_processes
+        failure = take_failure(self.folder, one.number, size)
+        forget_times(self.run_dir.rank_times(self.attempt), one.number, size)
+        # After a signal to one rank, the others write that their peer is gone.
+        if failure is not None and (one.exit_code or 0) >= 0:
             self._last_failure = failure
             what = what or failure.what
         step = one.sign.step if one.sign is not None else 0
@@ -225,7 +227,7 @@ class ReplicaLauncher:
 
 
 def start_replica(arguments: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The process of a replica. Raises OSError."""
+    """One process of a replica. Raises OSError."""
     command = own_module("prime_train.trainer", *arguments)
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=os.environ | variables)
 

@@ -45,14 +45,21 @@ def sign_path(folder: Path, replica: int) -> Path:
 
 
 class SignFile:
-    """The file of one replica, which has one writer. An error of the disk costs the sign alone."""
+    """The file of one replica, which has one writer: rank 0. An error of the disk costs the sign alone.
 
-    def __init__(self, folder: Path, replica: int) -> None:
-        make_folder(folder)
-        self._file = open_private(sign_path(folder, replica), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
+    No other rank writes a sign, because rank 0 comes no further than the slowest of them.
+    """
+
+    def __init__(self, folder: Path, replica: int, rank: int = 0) -> None:
+        self._file: int | None = None
+        if rank == 0:
+            make_folder(folder)
+            self._file = open_private(sign_path(folder, replica), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
         self.round_steps = 1
 
     def write(self, stage: Stage, step: int) -> None:
+        if self._file is None:
+            return
         sign = LifeSign(stage, step, time.monotonic(), os.getpid(), self.round_steps)
         # Of one length, so that no end of an earlier line stays behind it.
         with suppress(OSError):
@@ -60,20 +67,27 @@ class SignFile:
 
 
 def keep_failure(folder: Path, replica: int, failed: TrainerFailed) -> None:
-    """Write why a replica ended, for the launcher. Raises OSError."""
+    """Write why a rank of a replica ended, for the launcher. Raises OSError."""
     make_folder(folder)
-    write_atomic(folder / f"failure-{replica}.json", json.dumps(asdict(failed)))
+    write_atomic(_failure_path(folder, replica, failed.rank), json.dumps(asdict(failed)))
 
 
-def take_failure(folder: Path, replica: int) -> TrainerFailed | None:
-    """Why a replica ended, once; None where it did not write it, as after a SIGKILL."""
-    path = folder / f"failure-{replica}.json"
-    try:
-        found = TrainerFailed(**outside.read_json(path, outside.RECORD_BYTES, within=folder))
-        path.unlink()
-    except (OSError, ValueError, TypeError):
-        return None
-    return found
+def take_failure(folder: Path, replica: int, ranks: int = 1) -> TrainerFailed | None:
+    """Why a replica ended, once; None where it did not write it, as after a SIGKILL.
+
+    The others fail because one rank is gone, so what was written first counts, and a known cause more than any other.
+    """
+    found: list[tuple[bool, int, TrainerFailed]] = []
+    for path in (_failure_path(folder, replica, rank) for rank in range(ranks)):
+        with suppress(OSError, ValueError, TypeError):
+            failed = TrainerFailed(**outside.read_json(path, outside.RECORD_BYTES, within=folder))
+            found.append((failed.cause_class == "unknown", path.stat().st_mtime_ns, failed))
+            path.unlink()
+    return min(found, key=lambda one: one[:2])[2] if found else None
+
+
+def _failure_path(folder: Path, replica: int, rank: int) -> Path:
+    return folder / f"failure-{replica}-{rank}.json"
 
 
 def read_sign(folder: Path, replica: int) -> LifeSign | None:

@@ -27,9 +27,10 @@ from torchft.checkpointing.pg_transport import PGTransport
 
 from prime_train.core import outside
 from prime_train.trainer.attempt import Replica
-from prime_train.trainer.parallel import NotCommittedError
+from prime_train.trainer.parallel import NotCommittedError, World
 from prime_train.trainer.replicas.life_sign import LIGHTHOUSE, SignFile
 from prime_train.trainer.replicas.lighthouse import LOOPBACK
+from prime_train.trainer.replicas.ranks import agree
 
 _QUORUM_LIMIT_S = 600.0  # then it is asked for again: a replica may be long away
 _CONNECT_LIMIT_S = 10.0
@@ -48,6 +49,7 @@ class QuorumSettings:
     min_replicas: int
     limit_s: float  # of one sum
     device: torch.device
+    world: World  # the ranks of this replica
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ class Quorum:
         Loads the state of another replica where this one is behind.
         """
         self._step = step
+        # Before the sign, because a replica that waits for the others is not killed: here it waits for its own ranks.
+        agree(self.settings.world, True, step)
         self.sign.write("waits", step)
         self._repeat(lambda: self._join(step))
         self._step = self._manager.current_step()
@@ -105,9 +109,14 @@ class Quorum:
 
     def commit(self, steps: int = 1) -> None:
         """See `Between`. `steps`: how many it commits."""
+        limit_s = self.settings.limit_s
+        if self.settings.world.size > 1:
+            # The ranks of this replica wait for each other, and the last one may wait in a sum until its limit.
+            self.sign.write("sums", self._step)
+            limit_s *= 2
         if self._manager.errored() is not None:
             self._group.abort()
-        if not self._manager.should_commit():
+        if not self._manager.should_commit(timedelta(seconds=limit_s)):
             raise NotCommittedError
         self._step += steps
         if steps > 1:  # torchft counts commits
@@ -123,11 +132,15 @@ class Quorum:
 
     def connect(self, step: int) -> None:
         """Begin the heartbeats, by which the others know that this replica lives. `step` was committed last."""
+        self._step = step
         self._repeat(lambda: self._connect(step))
 
     def _join(self, step: int) -> None:
         """Wait for a quorum. Raises whatever torchft does, and LookupError when the lighthouse is another one."""
-        self._connect(step)
+        if self._manager is None:  # on every rank of this replica, or on none
+            self._connect(step)
+        if self._read_address() != self._address:
+            raise LookupError("another lighthouse has been started")
         # In a thread, because torchft does not return from a quorum whose lighthouse is gone.
         joined: Future[None] = Future()
         Thread(target=_resolve, args=(joined, self._manager.start_quorum), name="quorum", daemon=True).start()
@@ -141,14 +154,22 @@ class Quorum:
                     return joined.result()
 
     def _repeat(self, work: Callable[[], None]) -> None:
-        """Do it until it succeeds. The launcher starts a lost lighthouse again, and ends what waits for too long."""
+        """Do it until it succeeds on every rank of this replica.
+
+        The launcher starts a lost lighthouse again, and ends what waits for too long.
+        """
         while True:
+            is_done = False
             try:
-                return work()
+                work()
+                is_done = True
             except Exception as error:  # torchft raises many kinds: for a lost lighthouse, for a late quorum
                 logging.getLogger(__name__).warning("no quorum yet: %s", error)
-                self._disconnect()
-                time.sleep(_RETRY_S)
+            reached = self._step if self._manager is None else self._manager.current_step()
+            if agree(self.settings.world, is_done, reached):
+                return
+            self._disconnect()
+            time.sleep(_RETRY_S)
 
     def _find_members(self) -> bool:
         """Ask all replicas of a new quorum who they are. Whether it is a new one."""
@@ -165,18 +186,39 @@ class Quorum:
         return self._known == known
 
     def _connect(self, step: int) -> None:
-        """A manager at the present lighthouse. Another lighthouse counts quorums from 1 again, so all begin anew."""
-        address = self._read_address()
-        if self._manager is not None and address == self._address:
-            return
-        self._disconnect()
-        limit = timedelta(seconds=self.settings.limit_s)
-        self._group = group = self._new_group(limit)
+        """A manager at the present lighthouse. Another lighthouse counts quorums from 1 again, so all begin anew.
+
+        Called by every rank of this replica. Rank 0 has a server for all of them, and the store of the replica.
+        """
+        world = self.settings.world
+        found: tuple[str, int] | None = None
+        try:
+            if world.rank == 0:
+                found = self._read_address(), self._serve_store()
+                self._manage(step, *found)
+        except Exception:
+            found = None
+            raise
+        finally:
+            found = world.share(found)  # also where there is none, because the others wait for it
+        if world.rank > 0:
+            if found is None:
+                raise LookupError("rank 0 of this replica did not reach the lighthouse")
+            self._manage(step, *found)
+
+    def _serve_store(self) -> int:
+        """Serve the store of this replica; returns the port."""
         serving = socket.create_server((LOOPBACK, 0))
-        port = serving.getsockname()[1]
+        port: int = serving.getsockname()[1]
         self._store = TCPStore(
             LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=serving.detach()
         )
+        return port
+
+    def _manage(self, step: int, address: str, port: int) -> None:
+        """Take a manager for this rank. `port`: of the store of this replica."""
+        limit, world = timedelta(seconds=self.settings.limit_s), self.settings.world
+        self._group = group = self._new_group(limit)
         with _on_loopback():
             self._manager = torchft.manager.Manager(
                 pg=group,
@@ -187,8 +229,8 @@ class Quorum:
                 timeout=limit,
                 quorum_timeout=timedelta(seconds=_QUORUM_LIMIT_S),
                 connect_timeout=timedelta(seconds=_CONNECT_LIMIT_S),
-                rank=0,
-                world_size=1,
+                rank=world.rank,
+                world_size=world.size,
                 store_addr=LOOPBACK,
                 store_port=port,
                 lighthouse_addr=address,

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from prime_train.trainer.parallel import read_local
+
 State = dict[str, Any]  # nested by name; leaves are tensors or immutable values
 
 _ALIGNMENT = 64  # bytes: a cache line, and more than any dtype needs
@@ -71,7 +73,7 @@ class Staging:
 
     def reserve(self, state: Mapping[Any, Any]) -> list[CopyPlace]:
         """Reserve memory for the tensors of `state`, and write to it: no page faults later. Returns their places."""
-        sizes = [_local(tensor).nbytes for tensor in tensors(state)]
+        sizes = [read_local(tensor).nbytes for tensor in tensors(state)]
         pinned = self._device.type == "cuda"
         places, reserved = plan_places(sizes, [piece.nbytes for piece in self._pieces], pinned=pinned)
         for size in reserved[len(self._pieces) :]:
@@ -102,7 +104,7 @@ class Staging:
                 return {key: walk(inner) for key, inner in value.items()}
             if not isinstance(value, Tensor):
                 return value
-            copied = self._copy_to(next(remaining), _local(value))
+            copied = self._copy_to(next(remaining), read_local(value))
             # Not from_local, which would move the copy to the device of the mesh.
             if isinstance(value, DTensor):
                 return DTensor(copied, value._spec, requires_grad=False)  # type: ignore[no-untyped-call]
@@ -135,12 +137,7 @@ def tensors(state: Mapping[Any, Any]) -> Iterator[Tensor]:
 
 def size_bytes(state: Mapping[Any, Any]) -> int:
     """Bytes of the tensors that this process holds."""
-    return sum(_local(tensor).nbytes for tensor in tensors(state))
-
-
-def _local(tensor: Tensor) -> Tensor:
-    detached = tensor.detach()
-    return detached.to_local() if isinstance(detached, DTensor) else detached
+    return sum(read_local(tensor).nbytes for tensor in tensors(state))
 
 
 def _aligned(count: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,29 +28,36 @@ NAMED_WITHIN_S = 60.0
 
 
 @contextmanager
-def training(folder: Path, forward_s: tuple[float, ...]) -> Iterator[RunDir]:
-    """Four ranks that train until the end of the block."""
+def training(folder: Path, forward_s: tuple[float, ...], replicas: int = 0) -> Iterator[RunDir]:
+    """Four ranks that train until the end of the block, under torchrun or as replicas."""
     run = tiny.run_spec(
         tiny.write_texts(folder / "texts"),
         run=spec.Run(name="tiny", max_steps=10**6, seed=7),
-        parallel=spec.Parallel(processes=RANKS),
+        parallel=spec.Parallel(processes=RANKS, replicas=replicas),
         batch=spec.Batch(micro_batch=1, global_batch=RANKS),
         checkpoint=spec.Checkpoint(interval_steps=None),
+        eval=spec.Eval(interval_steps=None, held_out_ratio=0.1, batches=1),  # each replica would measure
     )
     run_dir = tiny.prepare(folder / "run", run)
     run_dir.attempt(1).mkdir(parents=True)
     python = fork_server.interpreter()
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    command += ["-m", "tests.drills.slow_rank", str(run_dir.path), "--attempt", "1", "--resume-step", "0"]
+    command += ["-m", "tests.drills.slow_rank"]
+    if replicas:
+        command = [sys.executable, "-m", "tests.drills.replica_launcher"]
+    command += [str(run_dir.path), "--attempt", "1", "--resume-step", "0"]
     variables = {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": python, FORWARD_ENV: ",".join(map(str, forward_s))}
-    process = subprocess.Popen(
-        command, env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    variables |= {"GLOO_SOCKET_IFNAME": "lo", "RUST_LOG": "warn", "REPLICA_DIARY": str(folder / "diary")}
+    with open(folder / "log", "ab") as log:  # no pipe, which would be full after some lines of each replica
+        process = subprocess.Popen(command, env=os.environ | variables, stdout=log, stderr=log)
     try:
         yield run_dir
     finally:
-        process.terminate()
-        process.communicate(timeout=tiny.DEADLINE_S)
+        if replicas:
+            run_dir.stop_request(1).touch()
+        else:
+            process.terminate()
+        process.wait(tiny.DEADLINE_S)
 
 
 def look(watch: StragglerWatch) -> tuple[Alarm, ...]:
@@ -62,8 +70,11 @@ def newest_step(run_dir: RunDir) -> int:
     return min((times.steps[-1].step for times in found.values() if times.steps), default=0) * (len(found) == RANKS)
 
 
-def test_the_slow_rank_is_named_and_no_other_one(tmp_path: Path) -> None:
-    with training(tmp_path, tuple(0.08 if rank == SLOW else 0.04 for rank in range(RANKS))) as run_dir:
+@pytest.mark.parametrize("replicas", [0, 2, RANKS])
+def test_the_slow_rank_is_named_and_no_other_one(replicas: int, tmp_path: Path) -> None:
+    if replicas:
+        pytest.importorskip("torchft", reason="torchft is not installed: pip install 'prime-train[replicas]'")
+    with training(tmp_path, tuple(0.08 if rank == SLOW else 0.04 for rank in range(RANKS)), replicas) as run_dir:
         watch = StragglerWatch(run_dir, "alert")
         tiny.until(lambda: newest_step(run_dir) > 0)
         began_s, named = time.monotonic(), set[str]()
