@@ -28,8 +28,8 @@ from prime_train.trainer.loops.step import Training, Votes, launch_step
 from prime_train.trainer.parallel import NotCommittedError
 from prime_train.trainer.replicas.division import cut, divide
 from prime_train.trainer.replicas.healing import State, load_training, read_training
-from prime_train.trainer.replicas.judge import DEFAULT_LIMIT_S
 from prime_train.trainer.replicas.life_sign import SignFile, folder_of, read_sign
+from prime_train.trainer.replicas.limits import StepPace
 from prime_train.trainer.replicas.quorum import Quorum, QuorumSettings
 from prime_train.trainer.saves.checkpoint import TrainPosition
 
@@ -91,12 +91,11 @@ class _ReplicaLoop:
     def __init__(self, attempt: Attempt, replica: Replica, opened: OpenedWork, sign: SignFile) -> None:
         self._attempt, self._replica, self._opened, self._sign = attempt, replica, opened, sign
         self._metrics = Metrics(attempt, opened.work.unit)
-        limit_s = attempt.run.parallel.collective_limit_s or DEFAULT_LIMIT_S
         folder, device = folder_of(attempt.run_dir, attempt.number), opened.ready.training.device.torch
-        settings = QuorumSettings(
-            folder=folder, min_replicas=attempt.run.parallel.min_replicas, limit_s=limit_s, device=device
-        )
-        self._quorum = Quorum(replica, settings, sign, self._read_state, self._load_state)
+        layout = attempt.run.parallel
+        settings = QuorumSettings(folder=folder, min_replicas=layout.min_replicas, device=device)
+        pace = StepPace(layout.collective_limit_s)
+        self._quorum = Quorum(replica, settings, sign, self._read_state, self._load_state, pace)
         self._folder = folder
         self._seat = self._sit(opened.ready.reached, opened.rows, None)
 
@@ -141,6 +140,7 @@ class _ReplicaLoop:
                 announce(attempt, seat.training, self._opened.ready.classes)
             live.ranks = quorum.size
             if live.has_changed(step):  # on every replica at this step
+                quorum.widen()  # it may compile
                 seat.training = adjust(seat.training, live.attempt.run)
                 seat.rows.take_settings(live.attempt.run)
             run, training = live.attempt.run, seat.training
@@ -179,6 +179,8 @@ class _ReplicaLoop:
                     checkpointer.prepare(training.model, training.optimizer)
                     is_prepared = True
                 saves, reader.save = saves or (reader.save and not is_last), False
+                if saves or evaluates:  # on every replica: the files are written beside the next steps
+                    quorum.widen()
                 if saves and not reader.stop and attempt.leads:
                     checkpointer.save(training.model, training.optimizer, reader.reached)
             if evaluates and not reader.stop:

@@ -32,6 +32,8 @@ class LifeSign:
     step: int  # that was committed last
     since_s: float
     pid: int
+    sum_limit_s: float = 0.0  # after which a sum ends by itself; 0 = not known
+    is_wide: bool = False  # the step may be slow for a reason
 
 
 def folder_of(run_dir: RunDir, attempt: int) -> Path:
@@ -50,8 +52,8 @@ class SignFile:
         make_folder(folder)
         self._file = open_private(sign_path(folder, replica), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
 
-    def write(self, stage: Stage, step: int) -> None:
-        sign = LifeSign(stage, step, time.monotonic(), os.getpid())
+    def write(self, stage: Stage, step: int, sum_limit_s: float = 0.0, *, is_wide: bool = False) -> None:
+        sign = LifeSign(stage, step, time.monotonic(), os.getpid(), sum_limit_s, is_wide)
         # Of one length, so that no end of an earlier line stays behind it.
         with suppress(OSError):
             os.pwrite(self._file, json.dumps(asdict(sign)).ljust(_LINE_BYTES).encode() + b"\n", 0)
@@ -78,7 +80,10 @@ def read_sign(folder: Path, replica: int) -> LifeSign | None:
     """The latest sign of a replica; None where there is none, or a reader came between two halves of a write."""
     try:
         found = outside.read_json(sign_path(folder, replica), outside.MARK_BYTES, within=folder)
-        sign = LifeSign(found["stage"], int(found["step"]), float(found["since_s"]), int(found["pid"]))
+        times = float(found["since_s"]), float(found["sum_limit_s"])
+        sign = LifeSign(
+            found["stage"], int(found["step"]), times[0], int(found["pid"]), times[1], bool(found["is_wide"])
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return sign if sign.stage in _STAGES else None

@@ -24,12 +24,14 @@ import torchft.manager
 from torch import Tensor
 from torch.distributed import ReduceOp, TCPStore  # type: ignore[attr-defined]  # public, not in __all__ (torch 2.13)
 from torchft.checkpointing.pg_transport import PGTransport
+from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
 from prime_train.core import outside
 from prime_train.trainer.attempt import Replica
 from prime_train.trainer.parallel import NotCommittedError
-from prime_train.trainer.replicas.life_sign import LIGHTHOUSE, SignFile
+from prime_train.trainer.replicas.life_sign import LIGHTHOUSE, SignFile, Stage
 from prime_train.trainer.replicas.lighthouse import LOOPBACK
+from prime_train.trainer.replicas.limits import StepPace
 
 _QUORUM_LIMIT_S = 600.0  # then it is asked for again: a replica may be long away
 _CONNECT_LIMIT_S = 10.0
@@ -46,7 +48,6 @@ class QuorumSettings:
 
     folder: Path
     min_replicas: int
-    limit_s: float  # of one sum
     device: torch.device
 
 
@@ -59,10 +60,13 @@ class Quorum:
     sign: SignFile
     read_state: Callable[[], State]
     load_state: Callable[[State], None]
+    pace: StepPace  # `limit_s` of it is that of the next step's sums
     size: int = 0  # replicas in this step
     rank: int = 0  # of this replica among them
     members: tuple[int, ...] = ()  # their numbers, as far as they are known
     _step: int = 0
+    _began_s: float = 0.0  # the step, when its quorum was there
+    _limit_s: float = 0.0  # of its sums
     _manager: Any = None
     _group: Any = None  # of the replicas in this step
     _store: Any = None  # kept, because the others connect to it
@@ -81,12 +85,17 @@ class Quorum:
         self._step = self._manager.current_step()
         self.size, self.rank = self._manager.num_participants(), self._manager.participating_rank() or 0
         self.replica.leads = self.rank == 0
-        self.sign.write("works", self._step)
+        if self._read_known() != self._known:
+            self.pace = self.pace.widen()
+        self._limit_s = self.pace.limit_s
+        self._set_limit(self._limit_s)
+        self._began_s = time.monotonic()
+        self._write_sign("works")
         return self._find_members()
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """See `Between`."""
-        self.sign.write("sums", self._step)
+        self._write_sign("sums")
         for bucket in list_buckets(tensors):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])  # one exchange for many small tensors
             self._manager.allreduce(flat, reduce_op=ReduceOp.SUM).wait()
@@ -96,13 +105,20 @@ class Quorum:
                 break
             for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
                 tensor.copy_(part.view_as(tensor))
-        self.sign.write("works", self._step)
+        self._write_sign("works")
 
     def commit(self) -> None:
         """See `Between`."""
         if not self._manager.should_commit():
             raise NotCommittedError
         self._step += 1
+        self.pace = self.pace.add(time.monotonic() - self._began_s)
+
+    def widen(self) -> None:
+        """Allow more time from now on, for some steps that may be slow for a reason. Every replica does so."""
+        self.pace = self.pace.widen()
+        self._limit_s = self.pace.limit_s
+        self._set_limit(self._limit_s)
 
     def leave(self) -> None:
         """End the heartbeats, so that the others do not wait for this replica."""
@@ -115,6 +131,8 @@ class Quorum:
     def _join(self, step: int) -> None:
         """Wait for a quorum. Raises whatever torchft does, and LookupError when the lighthouse is another one."""
         self._connect(step)
+        # A replica that comes gets the state of another one now, and a large one takes long.
+        self._set_limit(self.pace.healing_s)
         # In a thread, because torchft does not return from a quorum whose lighthouse is gone.
         joined: Future[None] = Future()
         Thread(target=_resolve, args=(joined, self._manager.start_quorum), name="quorum", daemon=True).start()
@@ -139,7 +157,7 @@ class Quorum:
 
     def _find_members(self) -> bool:
         """Ask all replicas of a new quorum who they are. Whether it is a new one."""
-        known = (int(self._manager._quorum_id), self._address)  # torchft 0.2.0 shows it nowhere else
+        known = self._read_known()
         if known == self._known:
             return False
         present = torch.zeros(self.replica.count, dtype=torch.int64)
@@ -157,7 +175,7 @@ class Quorum:
         if self._manager is not None and address == self._address:
             return
         self._disconnect()
-        limit = timedelta(seconds=self.settings.limit_s)
+        limit = timedelta(seconds=self.pace.healing_s)
         self._group = group = self._new_group(limit)
         serving = socket.create_server((LOOPBACK, 0))
         port = serving.getsockname()[1]
@@ -189,13 +207,25 @@ class Quorum:
         self._manager.load_state_dict({"step": step, "batches_committed": 0})
         self._address = address
 
+    def _read_known(self) -> tuple[int, str]:
+        return int(self._manager._quorum_id), self._address  # torchft 0.2.0 shows it nowhere else
+
+    def _write_sign(self, stage: Stage) -> None:
+        self.sign.write(stage, self._step, self._limit_s, is_wide=self.pace.is_wide)
+
+    def _set_limit(self, limit_s: float) -> None:
+        """Let exchanges from now on end after so many seconds."""
+        limit = timedelta(seconds=limit_s)
+        self._manager._timeout = limit  # torchft 0.2.0 takes it at the start alone
+        self._group.set_timeout(limit)  # of groups that it makes later; of each sum over NCCL
+        if isinstance(self._group, ProcessGroupGloo) and self._group._pg is not None:
+            self._group._pg._get_backend(self.settings.device)._set_default_timeout(limit)
+
     def _read_address(self) -> str:
         path = self.settings.folder / LIGHTHOUSE
         return outside.read_text(path, outside.MARK_BYTES, self.settings.folder).strip()
 
     def _new_group(self, limit: timedelta) -> Any:
-        from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
-
         kind = ProcessGroupNCCL if self.settings.device.type == "cuda" else ProcessGroupGloo
         return kind(timeout=limit)
 
