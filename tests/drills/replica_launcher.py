@@ -18,12 +18,13 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 from prime_train.trainer import __main__ as trainer
-from prime_train.trainer.loops import replicated
+from prime_train.trainer.loops import rank_clock, replicated
 from prime_train.trainer.replicas import launcher
 from prime_train.trainer.replicas.division import divide
 from prime_train.trainer.replicas.quorum import Quorum
 
 DIARY_ENV = "REPLICA_DIARY"
+GPUS_ENV = "REPLICA_GPUS"  # where it is set, replica 1 is on GPU-1, and so on
 HANG_ENV = "REPLICA_HANG"  # "REPLICA STEP KIND": it hangs there, once, in one of the ways of `_hang`
 _LOOK_S = 0.005
 
@@ -69,6 +70,8 @@ def _live(arguments: list[str]) -> None:
         number = os.environ["PRIME_TRAIN_REPLICA"]
         diary = os.open(f"{os.environ[DIARY_ENV]}-{number}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         _write_diary(diary, int(number))
+        if GPUS_ENV in os.environ:
+            rank_clock._read_uuid = lambda _device: f"GPU-{number}"
         code = trainer.main(arguments)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -185,8 +185,10 @@ def spread_training(
     clear_unfinished(attempt)
     traces = plan_traces(run, attempt.run_dir.profile, world.rank, device.torch)
     # A sharded model exchanges weights in each block, so nothing separates its work from its waits.
-    folder, is_timed = attempt.run_dir.rank_times(attempt.number), world.size > 1 and not parallel.is_sharded(model)
-    clock = RankClock(folder, world.rank, device.torch, model) if is_timed else None
+    is_timed = (world.size > 1 or attempt.replica is not None) and not parallel.is_sharded(model)
+    number = world.rank + (attempt.replica.number * world.size if attempt.replica is not None else 0)
+    folder = attempt.run_dir.rank_times(attempt.number)
+    clock = RankClock(folder, number, device.torch, model) if is_timed else None
     spans = StepSpans(world.rank, device.torch, traces, clock)
     spans.watch_all_reduce(model)
     spikes = spikes_from(run.optim.on_spike, reached.spikes)
