@@ -71,7 +71,7 @@ def _live(arguments: list[str]) -> None:
         diary = os.open(f"{os.environ[DIARY_ENV]}-{number}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         _write_diary(diary, int(number))
         if GPUS_ENV in os.environ:
-            rank_clock._read_uuid = lambda _device: f"GPU-{number}"
+            rank_clock._read_uuid = lambda _device: f"GPU-{number}"  # type: ignore[assignment]
         code = trainer.main(arguments)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -89,7 +89,7 @@ def world(tmp_path: Path) -> Replicas:
 
 def test_the_attempt_goes_on_and_the_gpu_is_tested_once_its_replica_has_left(world: Replicas) -> None:
     assert world.ask("drain", "GPU-1") == ["accepted"]
-    assert (world.drained, world.state.left_out) == ({"GPU-1"}, ("GPU-1",))
+    assert (sorted(world.drained), world.state.left_out) == (["GPU-1"], ("GPU-1",))
     assert (world.testing, find_stage(world.state, "GPU-1")) == (("", ()), "draining")
     world.leave(1)
     assert (world.testing, find_stage(world.state, "GPU-1")) == (("by-ada-1", ("GPU-1",)), "testing")
@@ -104,7 +104,7 @@ def test_no_drain_goes_below_the_least_number_of_replicas(world: Replicas) -> No
     world.leave(1)
     world.finish(passed=False)
     assert world.ask("drain", "GPU-2") == ["refused"]
-    assert (world.drained, world.state.left_out) == ({"GPU-1"}, ("GPU-1",))
+    assert (sorted(world.drained), world.state.left_out) == (["GPU-1"], ("GPU-1",))
     answers = [event for event in world.written if isinstance(event, events.RequestAnswered)]
     assert answers[-1].what == "1 GPUs would remain, and the run needs 2"
 
@@ -137,7 +137,7 @@ def test_a_slow_gpu_leaves_for_its_test_comes_back_and_is_drained_when_it_costs_
     world.leave(2)
     world.finish(passed=True)
     assert world.follow_policy() == ""  # it computes rightly, and is too slow
-    assert (world.drained, world.state.attempt_number) == ({"GPU-2"}, 1)
+    assert (sorted(world.drained), world.state.attempt_number) == (["GPU-2"], 1)
 
 
 def test_a_gpu_that_fails_its_test_does_not_come_back(world: Replicas) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,7 +63,7 @@ def test_only_the_latest_steps_are_kept() -> None:
 SECONDS = st.one_of(st.floats(0.001, 3600.0), st.just("widen"))
 
 
-def follow(pace: StepPace, seen: list[float | str]) -> StepPace:
+def follow(pace: StepPace, seen: Sequence[float | str]) -> StepPace:
     for one in seen:
         pace = pace.add(one) if isinstance(one, float) else pace.widen()
     return pace
