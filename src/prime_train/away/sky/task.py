@@ -146,7 +146,9 @@ def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
         words += f' --set output_dir="${BUCKET_VARIABLE}/outputs"'
     folder = f'"runs/${NAME_VARIABLE}"'
     if mounts:  # elsewhere nothing of the run is here before it begins
-        lines.append(f"python -P -m prime_train.away.sky.condemned {folder}")
+        # No other end of it ends the job: a machine that it cannot judge is used.
+        refused = f"[ $? != {ELSEWHERE} ] || exit {ELSEWHERE}"
+        lines.append(f"python -P -m prime_train.away.sky.condemned {folder} || {refused}")
     return "\n".join(lines) + "\n" + _SUPERVISED.format(command=words, folder=folder)
 
 
