@@ -24,7 +24,7 @@ import torch
 from prime_train.trainer import __main__ as trainer
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.data.stream import TakenRows
-from prime_train.trainer.loops import replicated
+from prime_train.trainer.loops import rank_clock, replicated
 from prime_train.trainer.parallel import read_local
 from prime_train.trainer.replicas import launcher
 from prime_train.trainer.replicas.division import divide
@@ -34,6 +34,7 @@ from tests.drills.slow_rank import FORWARD_ENV, slow_down
 DIARY_ENV = "REPLICA_DIARY"
 HANG_ENV = "REPLICA_HANG"  # "REPLICA STEP KIND RANK": it hangs there, once, in one of the ways of `_hang`
 HOLD_ENV = "REPLICA_HOLD"  # a file: a replica that starts again waits until it is there
+GPUS_ENV = "REPLICA_GPUS"  # where it is set, replica 1 is on GPU-1, and so on
 _LOOK_S = 0.005
 
 
@@ -81,6 +82,8 @@ def _live(arguments: list[str]) -> None:
         _write_diary(diary, int(number))
         if FORWARD_ENV in os.environ:
             slow_down()
+        if GPUS_ENV in os.environ:
+            rank_clock._read_uuid = lambda _device: f"GPU-{number}"  # type: ignore[assignment]
         code = trainer.main(arguments)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -11,7 +11,7 @@ import pytest
 from prime_train import spec
 from prime_train.events import ReplicaLost
 from prime_train.spec.supervision import Heartbeat, PrimeTrain
-from tests.drills.replica_kills import ROWS, ReplicaCounts, ReplicaRun, _compare, judge_rows, drilled_run, until
+from tests.drills.replica_kills import ROWS, ReplicaCounts, ReplicaRun, _compare, drilled_run, judge_rows, until
 from tests.drills.replica_launcher import HANG_ENV
 from tests.unit.trainer import tiny
 

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from prime_train import spec
+from prime_train.core.drained_gpus import write_drained
 from prime_train.events import LighthouseLost, ReplicaLost
 from prime_train.spec.supervision import Heartbeat, PrimeTrain
 from tests.drills.replica_kills import (
@@ -19,7 +20,7 @@ from tests.drills.replica_kills import (
     kill_replicas,
     until,
 )
-from tests.drills.replica_launcher import HANG_ENV
+from tests.drills.replica_launcher import GPUS_ENV, HANG_ENV
 from tests.unit.trainer import tiny
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'prime-train[replicas]'")
@@ -56,6 +57,22 @@ def test_a_hung_replica_is_killed_and_the_others_go_on(kind: str, tmp_path: Path
     assert [(one.replica, one.step) for one in lost] == [(_HUNG, _HANGS_AT - 1)]
     assert "it hung" in lost[0].what
     _assert_whole(hung)
+
+
+def test_a_drained_replica_ends_and_comes_back_while_the_others_train_on(tmp_path: Path, texts: Path) -> None:
+    run = ReplicaRun(tmp_path, drilled_run(texts), {GPUS_ENV: "1"})
+    with run.started() as process:
+        run.await_all(process, [0])
+        write_drained(run.run_dir, 1, ["GPU-1", "GPU-of-another-run"])
+        until(process, lambda: run.members() == ("0", "2"))
+        reached = max(run.step(0), run.step(2))
+        until(process, lambda: min(run.step(0), run.step(2)) > reached + 5)
+        write_drained(run.run_dir, 1, [])
+        run.await_all(process, [run.step(0), run.step(2)])
+        run.stop(process)
+    lost = [event for event in tiny.events(run.run_dir) if isinstance(event, ReplicaLost)]
+    assert [(one.replica, one.what, one.gpus) for one in lost] == [(1, "GPU-1 is drained", ("GPU-1",))]
+    _assert_whole(run)
 
 
 def test_a_lost_lighthouse_is_started_again_and_training_goes_on(tmp_path: Path, texts: Path) -> None:

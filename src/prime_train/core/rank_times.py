@@ -58,6 +58,8 @@ class RankTimesFile:
         # The supervisor creates the folder of an attempt; without a supervisor nothing reads the times.
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # of a replica that was lost, and starts again
+                (folder / f"rank{rank}.times").unlink()
             self._file = open_private(folder / f"rank{rank}.times", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             os.pwrite(self._file, head.ljust(_HEAD_BYTES), 0)
 

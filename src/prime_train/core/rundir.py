@@ -84,6 +84,10 @@ class RunDir:
         """The folder in which each rank of this machine keeps the times of its latest steps."""
         return self.attempt(attempt) / "times"
 
+    def drained_gpus(self, attempt: int) -> Path:
+        """The GPUs without which the replicas of the attempt are to go on."""
+        return self.attempt(attempt) / "drained_gpus.json"
+
     def stop_request(self, attempt: int) -> Path:
         """If this file exists, the trainer saves a checkpoint and exits at the next step boundary.
 

@@ -127,7 +127,7 @@ class CommandAccepted:
 
     kind: ClassVar[str] = "command_accepted"
     request_id: str
-    command: str  # "pause", "resume", "checkpoint", "go_back", "drain", "test", "return", "accept"
+    command: str  # "pause", "resume", "checkpoint", "go_back", "drain", "drain_replica", "test", "return", "accept"
     by: str  # USER@HOST
     # "go_back": to the checkpoint of this step. "checkpoint": one after this step is the answer. "accept": the proposal
     # with this number.

@@ -255,6 +255,7 @@ class ReplicaLost:
     step: int  # that it committed last
     what: str
     restart_s: float
+    gpus: tuple[str, ...] = ()  # UUIDs that it leaves, because they are drained: then it does not start again
 
 
 @dataclass(frozen=True, slots=True)

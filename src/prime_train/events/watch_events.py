@@ -26,7 +26,7 @@ class AlarmRaised:
     watch: str  # "gpu", "engine", "hang", "disk", "host", "preemption", "cost", "metrics", "straggler", "machines"
     name: str  # "gpu_lost"
     subject: str  # "GPU 1"
-    answer: str  # the response: "note", "alert", "drain", "pause", "restart", "leave"
+    answer: str  # the response: "note", "alert", "test", "drain", "pause", "restart", "leave"
     cause_class: str
     what: str
     why: str
@@ -192,6 +192,16 @@ class GpuTested:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineRefused:
+    """A rented machine has a GPU that the run has condemned: it is given back, and another one is rented."""
+
+    kind: ClassVar[str] = "machine_refused"
+    machine: str  # its host name
+    gpus: tuple[str, ...]  # UUIDs of the condemned ones
+    number: int  # machines that were refused since the latest attempt, with this one
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSetAside:
     """A checkpoint that the trainer would have loaded is not whole: it was renamed, or the tracker rewritten."""
 
@@ -247,6 +257,7 @@ WatchEvent = (
     | GpuReturned
     | GpuTestBegun
     | GpuTested
+    | MachineRefused
     | CheckpointSetAside
     | BatchShrunk
 )

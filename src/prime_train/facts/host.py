@@ -72,6 +72,13 @@ def gpus(deadline_s: float = NVML_DEADLINE_S) -> VisibleGpus | NotKnown:
     )
 
 
+def list_uuids(deadline_s: float = NVML_DEADLINE_S) -> tuple[str, ...]:
+    """The UUIDs of the GPUs of this machine; empty where the driver does not report them."""
+    output = read_answer("NVML: its child", [sys.executable, script("nvml_program")], deadline_s)
+    devices = output.get("devices", []) if isinstance(output, dict) else []
+    return tuple(device["uuid"] for device in devices if device.get("uuid"))
+
+
 def _gpu(device: dict[str, Any]) -> Gpu:
     if "fault" in device:
         return Gpu("", 0, (0, 0), fault=device["fault"])

@@ -53,7 +53,9 @@ class Bundled(RunTomlProgram):
 
         server = launched_server(run)
         served = (Role(vllm.ROLE, vllm.count_gpus(server), serves=True),) if server is not None else ()
-        return (Role(ROLE, run.parallel.processes_here), *served)
+        layout = run.parallel
+        least = layout.min_replicas * layout.group_processes if layout.replicas else None
+        return (Role(ROLE, layout.processes_here, least_gpus=least), *served)
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         from prime_train.programs.vllm import program as vllm

@@ -15,7 +15,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.outside import MARK_BYTES, OutsideError, read_bytes
 from prime_train.registry.gpus import read_table
 
-_LARGEST = 100.0  # of a weight: exp() of some of them still fits into a float
+LARGEST = 100.0  # of a weight: exp() of some of them still fits into a float
 _NUMBERS = ("bias", "suspect_above", "returned_above")
 
 
@@ -72,8 +72,8 @@ def parse_model(table: Mapping[str, Any]) -> RiskModel:
 
 
 def _read_number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
-        raise ValueError(f"{name} = {value!r:.40} is no number between -{_LARGEST:g} and {_LARGEST:g}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        raise ValueError(f"{name} = {value!r:.40} is no number between -{LARGEST:g} and {LARGEST:g}")
     return float(value)
 
 

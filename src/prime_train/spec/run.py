@@ -146,7 +146,10 @@ class Parallel:
     ] = True
     collective_limit_s: Annotated[
         Annotated[float, Gt(0)] | None,
-        Doc("Longest wait for another process in an exchange; unset = torch's limit, 10 min on GPUs."),
+        Doc(
+            "Longest wait for another process in an exchange; unset = torch's limit, 10 min on GPUs. Between replicas "
+            "it then follows the slow steps."
+        ),
     ] = None
     machines: Annotated[
         Positive,

@@ -256,13 +256,26 @@ def test_a_missing_secret_ends_the_setup_before_it_installs_anything() -> None:
     assert (done.returncode, "WANDB_API_KEY is not set" in done.stderr) == (4, True)
 
 
+_BEGINS = "python -P -m prime_train.away.sky.condemned "  # what follows needs an installed prime-train
+
+
+@pytest.mark.parametrize(("code", "ends_with"), [(0, 0), (33, 33), (1, 0)])
+def test_only_a_refusal_of_the_machine_ends_the_job_before_the_run(tmp_path: Path, code: int, ends_with: int) -> None:
+    line = next(one for one in plan("quickstart", "aws").script.run.splitlines() if one.startswith(_BEGINS))
+    (tmp_path / "python").write_text(f"#!/bin/sh\nexit {code}\n")
+    (tmp_path / "python").chmod(0o755)
+    own = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PRIME_TRAIN_JOB": "j"}
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", f"{line}\nexit 0"], env=own, check=False)
+    assert done.returncode == ends_with
+
+
 def test_the_config_arrives_as_it_is(tmp_path: Path) -> None:
     hostile = "# $(touch pwned) `touch pwned` $HOME \\ ' \" PRIME_TRAIN_CONFIG\n"
     text = QUICKSTART + hostile + "#\nx = '''\nPRIME_TRAIN_CONFIG\n'''\n"
     run, config = read_text(QUICKSTART, "run.toml")
     job = plan_job(run, config._replace(text=text), JobRequest("aws", None, None, SALT), PRICES, shipped_rates())
     script = str(yaml.safe_load(task.to_yaml(task.document(job)))["run"])
-    before = script.partition("prime-train run ")[0]
+    before = script.partition(_BEGINS)[0]
     variables = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PRIME_TRAIN_BUCKET": str(tmp_path / "bucket")}
     subprocess.run(["bash", "-c", before], env=variables, check=True, cwd=tmp_path)
     assert (tmp_path / "prime-train-job/run.toml").read_text(encoding="utf-8") == text
@@ -274,7 +287,7 @@ def test_marks_of_machines_that_are_gone_are_deleted(tmp_path: Path) -> None:
     checkpoint.mkdir(parents=True)
     (checkpoint / "IN_USE.12").write_text("12:3456 machine-1", encoding="utf-8")
     (checkpoint / "COMPLETE.json").write_text("{}", encoding="utf-8")
-    before = plan("quickstart", "aws").script.run.partition("prime-train run ")[0]
+    before = plan("quickstart", "aws").script.run.partition(_BEGINS)[0]
     variables = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PRIME_TRAIN_BUCKET": str(tmp_path / "bucket")}
     subprocess.run(["bash", "-c", before], env=variables, check=True, cwd=tmp_path)
     assert [path.name for path in checkpoint.iterdir()] == ["COMPLETE.json"]

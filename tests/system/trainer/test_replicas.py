@@ -6,9 +6,14 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.distributed import AllreduceOptions, TCPStore  # type: ignore[attr-defined]  # public (torch 2.13)
 
 from prime_train import spec
 from prime_train.core.rundir import RunDir
@@ -18,6 +23,15 @@ from tests.drills.replica_launcher import DIARY_ENV
 from tests.unit.trainer import tiny
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'prime-train[replicas]'")
+
+from torchft.process_group import ProcessGroupGloo
+
+from prime_train.trainer.attempt import Replica
+from prime_train.trainer.parallel import World
+from prime_train.trainer.replicas.life_sign import SignFile
+from prime_train.trainer.replicas.limits import StepPace
+from prime_train.trainer.replicas.quorum import Quorum, QuorumSettings
+
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -71,6 +85,25 @@ def test_a_run_goes_on_with_fewer_replicas_and_without(texts: Path, tmp_path: Pa
     assert joined == [("0", "1", "2"), ("0", "1")]
     finished = [event for event in tiny.events(run_dir) if isinstance(event, TrainerFinished)]
     assert [event.step for event in finished] == [4, 8, 12]
+
+
+def test_a_sum_ends_by_the_limit_that_was_set_last(tmp_path: Path) -> None:
+    """Two groups in one process, of which one never enters the sum. The limit before was an hour."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    groups = [ProcessGroupGloo(timeout=timedelta(hours=1)) for _ in range(2)]
+    address = f"127.0.0.1:{store.port}/test"
+    threads = [Thread(target=group.configure, args=(address, "r", rank, 2)) for rank, group in enumerate(groups)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    settings = QuorumSettings(folder=tmp_path, min_replicas=1, device=torch.device("cpu"), world=World(0, 1))
+    quorum = Quorum(Replica(0, 2), settings, SignFile(tmp_path, 0), dict, lambda _state: None, StepPace())
+    quorum._group, quorum._manager = groups[0], SimpleNamespace()
+    quorum._set_limit(1.0)
+    with pytest.raises(RuntimeError, match=r"(?i)timed out|timeout"):
+        groups[0].allreduce([torch.ones(3)], AllreduceOptions()).wait()
+    assert quorum._manager._timeout == timedelta(seconds=1)
 
 
 def test_what_replicas_cannot_do_ends_the_attempt_with_its_reason(texts: Path, tmp_path: Path) -> None:

@@ -144,7 +144,12 @@ def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
         words += command_options(run.command) if run.command is not None else ""
     elif mounts:  # an absolute path that is the same on each machine, because prime-rl's state has it
         words += f' --set output_dir="${BUCKET_VARIABLE}/outputs"'
-    return "\n".join(lines) + "\n" + _SUPERVISED.format(command=words, folder=f'"runs/${NAME_VARIABLE}"')
+    folder = f'"runs/${NAME_VARIABLE}"'
+    if mounts:  # elsewhere nothing of the run is here before it begins
+        # No other end of it ends the job: a machine that it cannot judge is used.
+        refused = f"[ $? != {ELSEWHERE} ] || exit {ELSEWHERE}"
+        lines.append(f"python -P -m prime_train.away.sky.condemned {folder} || {refused}")
+    return "\n".join(lines) + "\n" + _SUPERVISED.format(command=words, folder=folder)
 
 
 _ON_MACHINE_0 = 'if [ "${SKYPILOT_NODE_RANK:-0}" = 0 ]; then'

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from prime_train.checkpoints import pins
-from prime_train.core.errors import UserError
+from prime_train.core.drained_gpus import write_drained
+from prime_train.core.errors import UserError, explain_disk_error
 from prime_train.core.machines import find_machine
 from prime_train.events import CheckpointPinned, CommandAccepted, Event, GpuLeftOut, GpuReturned, RequestAnswered
 from prime_train.events.bounds import MOST_STEPS
@@ -60,7 +61,7 @@ def answer_command(request: Request, scene: CommandScene) -> Iterator[Event]:
     else:
         yield accepted
         match accepted.command:
-            case "drain":
+            case "drain" | "drain_replica":
                 yield from (GpuLeftOut(gpu, f"drained by {accepted.by}") for gpu in accepted.gpus)
             case "return":
                 yield from (GpuReturned(gpu, f"by {accepted.by}") for gpu in accepted.gpus)
@@ -191,22 +192,29 @@ def _check_drain(request: Request, scene: CommandScene) -> _Accepted:
     asked = tuple(gpu for gpu in asked if gpu not in state.left_out)
     if not asked:
         raise _AlreadyDone("these GPUs are left out already")
-    # Without a live attempt nothing ends for the drain, so it throws no training away.
-    if state.live is not None and not state.live.serves_only:
+    # The ranks of a model in shards report no times, with which a rank names its GPU.
+    layout = scene.run.parallel
+    leaves_one = state.live is not None and layout.replicas > 0 and layout.dp_shard == 1
+    # Where nothing ends for the drain, it throws no training away.
+    if not leaves_one and state.live is not None and not state.live.serves_only:
         _refuse_unknown_checkpoints(scene, "no GPU of the run can be drained")
     if find_machine(asked[0]) > 0:
         return _accept(request, "drain", gpus=asked), machine_commands.describe_drain(asked, scene)
     used = [uuid for _, uuid in scene.list_gpus() if uuid not in state.left_out]
     left = len(used) - len(asked)
     roles = scene.program.roles(scene.run)
-    total, most = sum(role.gpus for role in roles), max((role.gpus for role in roles), default=0)
+    most = max((role.gpus for role in roles), default=0)
     # Roles that share GPUs already go on sharing them; no drain makes them share.
-    needed = total if len(used) >= total else most
+    least = sum(role.gpus if role.least_gpus is None else role.least_gpus for role in roles)
+    needed = least if len(used) >= least else most
     if left < needed:
         what = f"{left} GPUs would remain, and the run needs {needed}"
         why = ", ".join(f"{role.name} works on {role.gpus}" for role in roles)
         fix = f"prime-train pause {scene.name} frees all of them; for good: stop it, and start it with fewer processes"
         raise CommandRefusal(what, why, fix)
+    if leaves_one:
+        _write_drained(scene, {*state.left_out, *asked})
+        return _accept(request, "drain_replica", gpus=asked), "the replica on it ends, and the others train on"
     reach = f"{describe_reach(state)} is asked to save and to end; " if state.live is not None else ""
     return _accept(request, "drain", gpus=asked), f"{reach}the next attempt has the other {left} GPUs"
 
@@ -227,7 +235,21 @@ def _check_return(request: Request, scene: CommandScene) -> _Accepted:
     asked = tuple(gpu for gpu in _read_gpus(request, scene) if gpu in scene.state.left_out)
     if not asked:
         raise _AlreadyDone("none of these GPUs is left out")
+    if scene.state.live is not None and scene.run.parallel.replicas:
+        _write_drained(scene, {*scene.state.left_out} - {*asked})
+        return _accept(
+            request, "return", gpus=asked
+        ), f"a replica starts on {', '.join(asked)}, at the latest in the next attempt"
     return _accept(request, "return", gpus=asked), f"the next attempt may use {', '.join(asked)} again"
+
+
+def _write_drained(scene: CommandScene, gpus: set[str]) -> None:
+    """Ask the launcher of replicas at once: it lives and ends with the supervisor. Raises CommandRefusal."""
+    try:
+        write_drained(scene.run_dir, scene.state.attempt_number, gpus)
+    except OSError as error:
+        problem = explain_disk_error(error.errno or 0, scene.run_dir.path)
+        raise CommandRefusal(problem.what, problem.why, problem.fix) from None
 
 
 def _read_gpus(request: Request, scene: CommandScene) -> tuple[str, ...]:

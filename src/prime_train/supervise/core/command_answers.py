@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prime_train.core.machines import find_machine
 from prime_train.events import RequestAnswered
+from prime_train.supervise.core.fold_commands import DRAINS
 from prime_train.supervise.core.fold_instability import describe_proposal, is_made
 from prime_train.supervise.core.state import CPU, Live, OpenCommand, State
 from prime_train.supervise.processes.requests import COMMAND_REQUESTED
@@ -40,7 +41,7 @@ def _answer(command: OpenCommand, state: State) -> RequestAnswered | None:
         case "return":
             again = f"; to continue: prime-train resume {state.run}" if state.is_paused else ""
             return _done(command, f"used again from the next attempt on: {', '.join(command.accepted.gpus)}{again}")
-        case "drain" | "test":
+        case "drain" | "drain_replica" | "test":
             return _answer_test(command, state)
         case other:  # of another version of prime-train
             return _fail(command, f"the command {other} is not known", "another version of prime-train accepted it")
@@ -114,7 +115,7 @@ def awaits_test(state: State) -> bool:
 
 
 def _list_tests(state: State) -> list[OpenCommand]:
-    return [one for one in state.commands if one.accepted.command in ("drain", "test")]
+    return [one for one in state.commands if one.accepted.command in (*DRAINS, "test")]
 
 
 def _is_usable(gpu: str, state: State) -> bool:
@@ -125,9 +126,10 @@ def _list_busy(state: State) -> set[str]:
     """The GPUs of open tests that the live attempt may use, also those that it loses at its end."""
     if state.live is None:
         return set()
-    drained = (one for one in state.commands if one.accepted.command == "drain" and one.attempt == state.attempt_number)
+    own = [one for one in state.commands if one.accepted.command in DRAINS and one.attempt == state.attempt_number]
+    drained = {gpu for one in own for gpu in one.accepted.gpus} - {*state.live.freed_gpus}
     asked = {gpu for one in _list_tests(state) for gpu in one.accepted.gpus}
-    return {gpu for one in drained for gpu in one.accepted.gpus} | {gpu for gpu in asked if _is_usable(gpu, state)}
+    return drained | {gpu for gpu in asked if _is_usable(gpu, state)}
 
 
 def _answer_test(command: OpenCommand, state: State) -> RequestAnswered | None:
@@ -141,6 +143,8 @@ def _answer_test(command: OpenCommand, state: State) -> RequestAnswered | None:
         if any(find_machine(gpu) >= 0 for gpu in accepted.gpus):
             back = f"prime-train gpu return {state.run} {' '.join(accepted.gpus)}"
             what = f"{what}; the run is paused, and goes on after `{back}` and `prime-train resume {state.run}`"
+    elif accepted.command == "drain_replica":
+        what = f"the replica on it left attempt {command.attempt}; tested: {what}"
     if all(one.passed for one in found.values()):
         return _done(command, what)
     return _fail(command, what, "a GPU that computes or copies wrongly ruins the weights", "have it replaced")

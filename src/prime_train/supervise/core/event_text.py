@@ -75,7 +75,7 @@ def _describe_run(event: Event) -> str:
         case events.SettingsAccepted(version=version, values=values, by=by, why=why):
             return f"settings version {version} by {by}: {', '.join(values)}" + (f" ({why})" if why else "")
         case events.CommandAccepted(command=command, by=by, step=step, why=why, gpus=gpus):
-            named = f"go back to step {step}" if command == "go_back" else " ".join((command, *gpus))
+            named = f"go back to step {step}" if command == "go_back" else " ".join((command.replace("_", " "), *gpus))
             return f"{named} asked by {by}" + (f": {why}" if why else "")
         case events.RunClosed(state=state, reason=reason):
             return f"run {state}: {reason}" if reason else f"run {state}"
@@ -89,6 +89,8 @@ def _describe_run(event: Event) -> str:
             return f"testing {', '.join(gpus)}"
         case events.GpuTested(gpu=gpu, passed=passed, what=what, seconds=seconds):
             return f"{gpu} {'passed' if passed else 'failed'} its test in {seconds:.1f} s: {what}"
+        case events.MachineRefused(machine=machine, gpus=gpus):
+            return f"the rented machine {machine} is given back: {', '.join(gpus)} is condemned"
         case events.CheckpointSetAside(path=path, problem=problem, to=to, tracked=None):
             return f"{path} is not whole ({problem}): kept as {to}"
         case events.CheckpointSetAside(problem=problem, to=to, tracked=tracked):

@@ -115,6 +115,8 @@ def fold_trainer(state: State, record: Record) -> State:
             # prime-rl's last rows may be read after the launcher's last line.
             is_late = live.trainer_exit is not None and event.step < live.trainer_exit.step
             return evolve(evolve_attempt(folded, last_step=state.step), step=state.step) if is_late else folded
+        case events.ReplicaLost(gpus=gpus) if gpus:
+            return evolve_live(state, freed_gpus=tuple(sorted({*live.freed_gpus, *gpus})))
         case events.Evaluated() as event:
             return fold_validation(state, event)
         case events.Measured() as event:

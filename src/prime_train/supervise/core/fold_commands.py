@@ -6,13 +6,15 @@ from prime_train.core.machines import find_machine
 from prime_train.events import CommandAccepted, RequestAnswered
 from prime_train.supervise.core.state import POLICY, Halt, OpenCommand, State, evolve
 
+# By the second one a replica leaves its GPU while the others train on, so no attempt ends.
+DRAINS = ("drain", "drain_replica")
 COMMANDS_KEPT = 64  # a supervisor that runs refuses more, so only forged events have them
 
 
 def accept(state: State, event: CommandAccepted, time_s: float) -> State:
     opened = OpenCommand(event, state.attempt_number)
     state = evolve(state, commands=(*state.commands, opened)[-COMMANDS_KEPT:])
-    if event.command == "drain" and event.by == POLICY:
+    if event.command in DRAINS and event.by == POLICY:
         state = evolve(state, drained_s=time_s)
     match event.command:
         # Of two commands that end the attempt, the later one counts. No attempt goes on without a machine.

@@ -51,6 +51,8 @@ def fold_supervisor(state: State, record: Record) -> State:
             return evolve(state, left_out=tuple(sorted({*state.left_out, gpu})))
         case events.GpuReturned(gpu=gpu):
             kept = tuple(one for one in state.left_out if one != gpu)
+            if state.live is not None:
+                state = evolve_live(state, freed_gpus=tuple(one for one in state.live.freed_gpus if one != gpu))
             return evolve(state, left_out=kept, gpu_failures=tuple(one for one in state.gpu_failures if one[0] != gpu))
         case events.GpuTestBegun(request_id=request_id):
             return fold_commands.mark_test(state, request_id)

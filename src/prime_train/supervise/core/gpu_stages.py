@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from prime_train.supervise.core.fold_commands import DRAINS
 from prime_train.supervise.core.state import State
 
 # "condemned": it failed its test, or ended two attempts, and no attempt uses it. "returned": it passed, and is used.
@@ -14,14 +15,14 @@ SUSPICIONS = ("gpu_at_risk", "slow_rank")  # alarms
 def find_stage(state: State, gpu: str) -> Stage:
     """The stage of a GPU, by its UUID."""
     open_ones = [
-        one for one in state.commands if gpu in one.accepted.gpus and one.accepted.command in ("drain", "test")
+        one for one in state.commands if gpu in one.accepted.gpus and one.accepted.command in (*DRAINS, "test")
     ]
     if any(one.is_sent for one in open_ones):
         return "testing"
     test = next((one for one in state.gpu_tests if one.gpu == gpu), None)
     if gpu in state.left_out:
         is_well = test is not None and test.passed  # a person keeps it out
-        is_drained = any(one.accepted.command == "drain" for one in open_ones)
+        is_drained = any(one.accepted.command in DRAINS for one in open_ones)
         return "draining" if is_drained or is_well else "condemned"
     named = [active.alarm for active in state.alarms if active.alarm.where == gpu and active.alarm.answer != "note"]
     if any(alarm.name in SUSPICIONS for alarm in named):

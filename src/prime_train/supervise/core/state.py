@@ -171,6 +171,7 @@ class Live:
     excused_until_s: float = 0.0  # until then it may be silent, because its processes are seen at work
     failure: TrainerFailed | None = None  # the first one: later ones are its consequence on other ranks
     trainer_exit: TrainerExit | None = None
+    freed_gpus: tuple[str, ...] = ()  # UUIDs that a drained replica has left
 
     @property
     def next_role(self) -> str | None:

@@ -170,7 +170,8 @@ def assign_gpus(role: str, roles: Sequence[Role], gpus: Sequence[str], left_out:
     """
     total, most = sum(one.gpus for one in roles), max((one.gpus for one in roles), default=0)
     # With too few GPUs for all roles they share: an attempt that is slow is better than none.
-    whole = restrict_gpus(gpus, left_out, total) or restrict_gpus(gpus, left_out, most)
+    least = sum(one.gpus if one.least_gpus is None else one.least_gpus for one in roles)
+    whole = restrict_gpus(gpus, left_out, least) or restrict_gpus(gpus, left_out, most)
     # Where no GPU can be left out, the roles divide all of them.
     kept = [gpu for gpu in gpus if whole is None or gpu not in left_out]
     if len(roles) < 2 or len(kept) < total:

@@ -115,6 +115,7 @@ class Role:
     name: str
     gpus: int
     serves: bool = False  # a service: others wait for it, and the next attempt waits for its GPU memory
+    least_gpus: int | None = None  # with which it still runs; None: it needs all of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,9 +11,11 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import GpuTested
 from prime_train.supervise.core.state import CPU
+from prime_train.supervise.services import superbench
 from prime_train.supervise.watches.sampler import Sampler
 
 _PROGRAM = Path(__file__).parents[2] / "trainer" / "gpu_test.py"  # the only package that imports torch
+_SUPERBENCH = Path(__file__).with_name("superbench_program.py")
 LIMIT_S = 300.0  # torch is imported from a network disk in a minute, and a test of a healthy GPU takes seconds
 
 
@@ -25,22 +28,33 @@ class GpuTest:
         self._child: Sampler | None = None
         self._request_id = ""
         self._left: list[str] = []  # without a result yet
+        self._limit_s = LIMIT_S
         self._until_s = 0.0
         self._problem = ""  # why there is no child
 
     def run(self, request_id: str, gpus: Sequence[str]) -> None:
         """Start a test. A child that cannot be started is a result too."""
         self.end()
-        self._request_id, self._left, self._until_s = request_id, list(gpus), self._clock() + LIMIT_S
+        program, arguments, self._limit_s = self._choose(request_id, gpus)
+        self._request_id, self._left, self._until_s = request_id, list(gpus), self._clock() + self._limit_s
         # On one machine the pair meets on the loopback interface, so no other machine reaches it.
         variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpu for gpu in gpus if gpu != CPU)}
         variables |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-        self._child = Sampler(_PROGRAM, list(gpus), self._log, variables)
+        self._child = Sampler(program, arguments, self._log, variables)
         try:
             self._child.begin()
         except OSError as error:
             self._problem = f"no program can be started: {error.strerror}"
             self._child = None
+
+    def _choose(self, request_id: str, gpus: Sequence[str]) -> tuple[Path, list[str], float]:
+        """The program, its arguments and the limit: SuperBench where it is installed, before the own short test."""
+        sb = shutil.which("sb")
+        if sb is None or CPU in gpus:
+            return _PROGRAM, list(gpus), LIMIT_S
+        folder = self._log.absolute().with_name("superbench") / request_id
+        limit_s = LIMIT_S + superbench.VERSION_S + superbench.LIMIT_S * len(gpus)
+        return _SUPERBENCH, [sb, str(folder), str(_PROGRAM), *gpus], limit_s
 
     def results(self) -> tuple[GpuTested, ...]:
         """The results since the last call. A device without one when the child ends, or is late, has failed."""
@@ -66,7 +80,7 @@ class GpuTest:
         if self._child is None:
             return self._problem
         if self._clock() > self._until_s:
-            return f"no result within {LIMIT_S:.0f} s: the driver does not answer"
+            return f"no result within {self._limit_s:.0f} s: the driver does not answer"
         # A child that has just ended may have lines that are not read yet.
         if code is not None and self._child.silent_s > 1.0:
             return f"its test ended with exit code {code}, see {self._log}"

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from prime_train.supervise.core.state import State
 
 # What a watch requests, least urgent first. "note": shown once, in grey. "alert": sent as an alert, and the run
-# continues. "pause": the trainer saves and ends, exit code 75. "restart": the attempt is ended and another one starts.
+# continues. "test": a replica leaves the GPU in `where` for its test, and comes back if it passes.
 # "drain": the run saves and goes on without the GPU in `where`, which is tested, if enough others remain.
+# "pause": the trainer saves and ends, exit code 75. "restart": the attempt is ended and another one starts.
 # "leave": the machine goes away at `deadline_s`; as "pause", but the save must be complete by then.
-Answer = Literal["note", "alert", "drain", "pause", "restart", "leave"]
+Answer = Literal["note", "alert", "test", "drain", "pause", "restart", "leave"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from prime_train.trainer.parallel import NotCommittedError
 from prime_train.trainer.replicas.division import cut_for_rank, divide
 from prime_train.trainer.replicas.healing import State, load_training, read_training
 from prime_train.trainer.replicas.life_sign import SignFile, folder_of, read_sign
+from prime_train.trainer.replicas.limits import StepPace
 from prime_train.trainer.replicas.quorum import Quorum, QuorumSettings
 from prime_train.trainer.replicas.round_plan import choose_sum_limit_s
 from prime_train.trainer.replicas.scaling import count_sequences, ramp_from
@@ -96,16 +97,15 @@ class _ReplicaLoop:
     def __init__(self, attempt: Attempt, replica: Replica, opened: OpenedWork, sign: SignFile) -> None:
         self._attempt, self._replica, self._opened, self._sign = attempt, replica, opened, sign
         self._metrics = Metrics(attempt, opened.work.unit)
-        limit_s = choose_sum_limit_s(attempt.run)
         folder, device = folder_of(attempt.run_dir, attempt.number), opened.ready.training.device.torch
         settings = QuorumSettings(
             folder=folder,
             min_replicas=attempt.run.parallel.min_replicas,
-            limit_s=limit_s,
             device=device,
             world=opened.ready.training.world,
         )
-        self._quorum = Quorum(replica, settings, sign, self._read_state, self._load_state)
+        pace = StepPace(choose_sum_limit_s(attempt.run))
+        self._quorum = Quorum(replica, settings, sign, self._read_state, self._load_state, pace)
         self._folder = folder
         self._seat = self._sit(opened.ready.reached, opened.rows, None)
 
@@ -148,6 +148,7 @@ class _ReplicaLoop:
                 announce(attempt, seat.training, self._opened.ready.classes)
             live.ranks = seat.training.world.step_ranks
             if live.has_changed(step):  # on every replica at this step
+                quorum.widen()  # it may compile
                 seat.training = adjust(seat.training, live.attempt.run)
                 seat.rows.take_settings(live.attempt.run)
             run, training = live.attempt.run, seat.training
@@ -188,6 +189,8 @@ class _ReplicaLoop:
                     checkpointer.prepare(training.model, training.optimizer)
                     is_prepared = True
                 saves, reader.save = saves or (reader.save and not is_last), False
+                if saves or evaluates:  # on every replica: the files are written beside the next steps
+                    quorum.widen()
                 if saves and not reader.stop and self._replica.leads:
                     checkpointer.save(training.model, training.optimizer, reader.reached)
             if evaluates and not reader.stop:

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 
 from prime_train.core.errors import ExitCode
 from prime_train.trainer.replicas.life_sign import LifeSign
-from prime_train.trainer.replicas.limits import keep, learn_limit_s
+from prime_train.trainer.replicas.limits import FIRST_STEPS, keep, learn_limit_s
 
-DEFAULT_LIMIT_S = 60.0  # of one sum: replicas enter it together, because a quorum is before each step
-_FIRST_STEPS = 5  # which compile and fill caches
 _STEADY_S = 600.0  # a replica that lived so long was well
 
 
 @dataclass(frozen=True, slots=True)
 class HangLimits:
-    """Seconds without a new sign. `step_s`: None = learned. `sum_s`: a sum ends by itself after it."""
+    """Seconds without a new sign. `step_s`: None = learned. `sum_s`: of a sum whose limit is not in the sign."""
 
     startup_s: float
     step_s: float | None
@@ -48,7 +46,7 @@ class SeenSteps:
     def add(self, step: int, now_s: float) -> SeenSteps:
         if step <= self.step:
             return self
-        is_known = self.count >= _FIRST_STEPS
+        is_known = self.count >= FIRST_STEPS
         # A round of several steps is committed at once, and each step of it has a sign of its own.
         steps_s = keep(self.steps_s, (now_s - self.since_s) / (step - self.step)) if is_known else self.steps_s
         return SeenSteps(step, now_s, self.count + 1, steps_s)
@@ -61,11 +59,13 @@ def find_limit_s(sign: LifeSign | None, limits: HangLimits, seen: SeenSteps) -> 
     # One that waits keeps no other one waiting, and the state of a large model takes minutes to come.
     if sign.stage in ("saves", "waits"):
         return limits.slow_s
-    step_s = limits.step_s
-    if step_s is None:
-        step_s = learn_limit_s(seen.steps_s, limits.startup_s)
-    # The others wait in a sum for the one that hangs. They leave it first, and so only that one is late.
-    return step_s + limits.sum_s if sign.stage == "sums" else step_s
+    if sign.stage == "sums":
+        # The others wait in a sum for the one that hangs. They leave it first, and so only that one is late.
+        step_s = learn_limit_s(seen.steps_s, limits.startup_s) if limits.step_s is None else limits.step_s
+        return step_s + (sign.sum_limit_s or limits.sum_s)
+    if limits.step_s is not None:
+        return limits.step_s
+    return learn_limit_s(seen.steps_s, limits.startup_s, is_wide=sign.is_wide)
 
 
 def find_hung(replicas: Sequence[WatchedReplica], limits: HangLimits, seen: SeenSteps, now_s: float) -> dict[int, str]:

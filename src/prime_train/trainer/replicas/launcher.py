@@ -26,6 +26,7 @@ from prime_train.events import EventLog, LighthouseLost, ReplicaLost, TrainerFai
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import REPLICA_ENV, REPLICAS_ENV, RESTART_ENV, read_run, watch_supervisor
 from prime_train.trainer.loops.metrics import drop_after
+from prime_train.trainer.replicas.drained import count_replicas, find_drained
 from prime_train.trainer.replicas.groups import GroupProcesses, forget_times, start_group
 from prime_train.trainer.replicas.judge import (
     HangLimits,
@@ -37,6 +38,7 @@ from prime_train.trainer.replicas.judge import (
     judge_end,
 )
 from prime_train.trainer.replicas.life_sign import LIGHTHOUSE, folder_of, read_sign, take_failure
+from prime_train.trainer.replicas.limits import DEFAULT_LIMIT_S
 from prime_train.trainer.replicas.round_plan import ENDLESS_JOIN_S, choose_sum_limit_s
 
 _TURN_S = 0.1
@@ -80,8 +82,12 @@ class ReplicaLauncher:
     _lighthouse: subprocess.Popen[str] | None = None
     _seen: SeenSteps = field(default_factory=SeenSteps)
     _last_failure: TrainerFailed | None = None
+    _drained: dict[int, str] = field(default_factory=dict)  # replica, and the GPU without which the run goes on
+    _freed: set[int] = field(default_factory=set)  # those among them whose end is reported
+    _count: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self._count = count_replicas(self.run, os.environ.get("CUDA_VISIBLE_DEVICES"))
         self.folder = folder_of(self.run_dir, self.attempt)
         self._events = EventLog(self.run_dir.events, f"trainer-{self.attempt:03d}-replicas")
 
@@ -89,7 +95,7 @@ class ReplicaLauncher:
         """Start all replicas, and look at them until the attempt is over. Returns the exit code."""
         make_folder(self.folder)
         self._start_lighthouse()
-        for number in range(self.run.parallel.replicas):
+        for number in range(self._count):
             self._start(number, self.resume_step)
         while (code := self._judge_end()) is None:
             self._look()
@@ -117,9 +123,10 @@ class ReplicaLauncher:
         for number, why in hung.items():
             self._reasons.setdefault(number, f"it hung: {why}")
             self._processes[number].kill()
+        self._end_drained()
         if self._judge_end() is None and not self._is_ending(replicas):
             for one in replicas:
-                if one.exit_code and now_s >= one.ended_s + self._restart_s(one):
+                if one.exit_code and one.number not in self._drained and now_s >= one.ended_s + self._restart_s(one):
                     self._restart(one)
 
     def _read(self, one: WatchedReplica, now_s: float) -> WatchedReplica:
@@ -137,6 +144,18 @@ class ReplicaLauncher:
             if code:
                 self._report_loss(replace(one, sign=sign, exit_code=code))
         return replace(one, sign=sign, exit_code=code)
+
+    def _end_drained(self) -> None:
+        """End the replicas on drained GPUs. One that has ended by itself is reported as free, too."""
+        drained = find_drained(self.run, self.run_dir, self.attempt, self._drained)
+        self._drained = {number: gpu for number, gpu in drained.items() if number in self._replicas}
+        self._freed &= self._drained.keys()
+        for number, gpu in self._drained.items():
+            if self._replicas[number].exit_code is None:
+                self._reasons.setdefault(number, f"{gpu} is drained")
+                self._processes[number].kill()
+            elif number not in self._freed:
+                self._report_loss(self._replicas[number])
 
     def _is_ending(self, replicas: Sequence[WatchedReplica]) -> bool:
         """Whether the run stops or is at its last step: a replica that starts then would find no other one."""
@@ -156,7 +175,7 @@ class ReplicaLauncher:
         arguments = (str(self.run_dir.path), "--attempt", str(self.attempt), "--resume-step", str(resume_step))
         variables = {
             REPLICA_ENV: str(number),
-            REPLICAS_ENV: str(self.run.parallel.replicas),
+            REPLICAS_ENV: str(self._count),
             RESTART_ENV: str(self._restarts.get(number, 0)),
             "RUST_LOG": _log_level(),
         }
@@ -187,7 +206,7 @@ class ReplicaLauncher:
             startup_s=heartbeat.startup_limit_s,
             step_s=heartbeat.step_limit_s,
             slow_s=heartbeat.slow_phase_limit_s,
-            sum_s=choose_sum_limit_s(self.run),
+            sum_s=choose_sum_limit_s(self.run) or DEFAULT_LIMIT_S,
         )
 
     def _report_failure(self) -> None:
@@ -215,6 +234,9 @@ class ReplicaLauncher:
 
     def _report_loss(self, one: WatchedReplica) -> None:
         what, size = self._reasons.pop(one.number, ""), self.run.parallel.group_processes
+        gpus = (self._drained[one.number],) if one.number in self._drained else ()
+        if gpus:
+            self._freed.add(one.number)
         failure = take_failure(self.folder, one.number, size)
         forget_times(self.run_dir.rank_times(self.attempt), one.number, size)
         # After a signal to one rank, the others write that their peer is gone.
@@ -223,7 +245,7 @@ class ReplicaLauncher:
             what = what or failure.what
         step = one.sign.step if one.sign is not None else 0
         what = what or describe_exit(one.exit_code or 0)
-        self._events.append(ReplicaLost(self.attempt, one.number, step, what, self._restart_s(one)))
+        self._events.append(ReplicaLost(self.attempt, one.number, step, what, self._restart_s(one), gpus))
 
 
 def start_replica(arguments: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -33,6 +33,8 @@ class LifeSign:
     since_s: float
     pid: int
     round_steps: int = 1  # that it commits together
+    sum_limit_s: float = 0.0  # after which a sum ends by itself; 0 = not known
+    is_wide: bool = False  # the step may be slow for a reason
 
 
 def folder_of(run_dir: RunDir, attempt: int) -> Path:
@@ -57,10 +59,10 @@ class SignFile:
             self._file = open_private(sign_path(folder, replica), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
         self.round_steps = 1
 
-    def write(self, stage: Stage, step: int) -> None:
+    def write(self, stage: Stage, step: int, sum_limit_s: float = 0.0, *, is_wide: bool = False) -> None:
         if self._file is None:
             return
-        sign = LifeSign(stage, step, time.monotonic(), os.getpid(), self.round_steps)
+        sign = LifeSign(stage, step, time.monotonic(), os.getpid(), self.round_steps, sum_limit_s, is_wide)
         # Of one length, so that no end of an earlier line stays behind it.
         with suppress(OSError):
             os.pwrite(self._file, json.dumps(asdict(sign)).ljust(_LINE_BYTES).encode() + b"\n", 0)
@@ -94,8 +96,9 @@ def read_sign(folder: Path, replica: int) -> LifeSign | None:
     """The latest sign of a replica; None where there is none, or a reader came between two halves of a write."""
     try:
         found = outside.read_json(sign_path(folder, replica), outside.MARK_BYTES, within=folder)
+        times = float(found["since_s"]), float(found["sum_limit_s"])
         numbers = int(found["pid"]), int(found["round_steps"])
-        sign = LifeSign(found["stage"], int(found["step"]), float(found["since_s"]), *numbers)
+        sign = LifeSign(found["stage"], int(found["step"]), times[0], *numbers, times[1], bool(found["is_wide"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return sign if sign.stage in _STAGES else None

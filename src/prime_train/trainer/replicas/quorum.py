@@ -24,12 +24,14 @@ import torchft.manager
 from torch import Tensor
 from torch.distributed import ReduceOp, TCPStore  # type: ignore[attr-defined]  # public, not in __all__ (torch 2.13)
 from torchft.checkpointing.pg_transport import PGTransport
+from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
 from prime_train.core import outside
 from prime_train.trainer.attempt import Replica
 from prime_train.trainer.parallel import NotCommittedError, World
-from prime_train.trainer.replicas.life_sign import LIGHTHOUSE, SignFile
+from prime_train.trainer.replicas.life_sign import LIGHTHOUSE, SignFile, Stage
 from prime_train.trainer.replicas.lighthouse import LOOPBACK
+from prime_train.trainer.replicas.limits import StepPace
 from prime_train.trainer.replicas.ranks import agree
 
 _QUORUM_LIMIT_S = 600.0  # then it is asked for again: a replica may be long away
@@ -47,7 +49,6 @@ class QuorumSettings:
 
     folder: Path
     min_replicas: int
-    limit_s: float  # of one sum
     device: torch.device
     world: World  # the ranks of this replica
 
@@ -61,10 +62,13 @@ class Quorum:
     sign: SignFile
     read_state: Callable[[], State]
     load_state: Callable[[State], None]
+    pace: StepPace  # `limit_s` of it is that of the next step's sums
     size: int = 0  # replicas in this step
     rank: int = 0  # of this replica among them
     members: tuple[int, ...] = ()  # their numbers, as far as they are known
     _step: int = 0
+    _began_s: float = 0.0  # the step, when its quorum was there
+    _limit_s: float = 0.0  # of its sums
     _manager: Any = None
     _group: Any = None  # of the replicas in this step
     _store: Any = None  # kept, because the others connect to it
@@ -85,12 +89,17 @@ class Quorum:
         self._step = self._manager.current_step()
         self.size, self.rank = self._manager.num_participants(), self._manager.participating_rank() or 0
         self.replica.leads = self.rank == 0
-        self.sign.write("works", self._step)
+        if self._read_known() != self._known:
+            self.pace = self.pace.widen()
+        self._limit_s = self.pace.limit_s
+        self._set_limit(self._limit_s)
+        self._began_s = time.monotonic()
+        self._write_sign("works")
         return self._find_members()
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """See `Between`."""
-        self.sign.write("sums", self._step)
+        self._write_sign("sums")
         for bucket in list_buckets(tensors):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])  # one exchange for many small tensors
             self._manager.allreduce(flat, reduce_op=ReduceOp.SUM).wait()
@@ -100,27 +109,34 @@ class Quorum:
                 break
             for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
                 tensor.copy_(part.view_as(tensor))
-        self.sign.write("works", self._step)
+        self._write_sign("works")
 
     def average(self, tensor: Tensor) -> Any:
         """Begin to make a tensor its mean over the replicas, in place; returns torchft's work, which is waited for."""
-        self.sign.write("sums", self._step)
+        self._write_sign("sums")
         return self._manager.allreduce(tensor)
 
     def commit(self, steps: int = 1) -> None:
         """See `Between`. `steps`: how many it commits."""
-        limit_s = self.settings.limit_s
+        limit_s = self._limit_s
         if self.settings.world.size > 1:
             # The ranks of this replica wait for each other, and the last one may wait in a sum until its limit.
-            self.sign.write("sums", self._step)
+            self._write_sign("sums")
             limit_s *= 2
         if self._manager.errored() is not None:
             self._group.abort()
         if not self._manager.should_commit(timedelta(seconds=limit_s)):
             raise NotCommittedError
         self._step += steps
+        self.pace = self.pace.add(time.monotonic() - self._began_s)
         if steps > 1:  # torchft counts commits
             self._manager.load_state_dict({"step": self._step, "batches_committed": self._step})
+
+    def widen(self) -> None:
+        """Allow more time from now on, for some steps that may be slow for a reason. Every replica does so."""
+        self.pace = self.pace.widen()
+        self._limit_s = self.pace.limit_s
+        self._set_limit(self._limit_s)
 
     def give_up(self) -> None:
         """Make no sum with this quorum: a replica that waits for this one in a sum ends its wait."""
@@ -141,6 +157,8 @@ class Quorum:
             self._connect(step)
         if self._read_address() != self._address:
             raise LookupError("another lighthouse has been started")
+        # A replica that comes gets the state of another one now, and a large one takes long.
+        self._set_limit(self.pace.healing_s)
         # In a thread, because torchft does not return from a quorum whose lighthouse is gone.
         joined: Future[None] = Future()
         Thread(target=_resolve, args=(joined, self._manager.start_quorum), name="quorum", daemon=True).start()
@@ -173,7 +191,7 @@ class Quorum:
 
     def _find_members(self) -> bool:
         """Ask all replicas of a new quorum who they are. Whether it is a new one."""
-        known = (int(self._manager._quorum_id), self._address)  # torchft 0.2.0 shows it nowhere else
+        known = self._read_known()
         if known == self._known:
             return False
         present = torch.zeros(self.replica.count, dtype=torch.int64)
@@ -217,7 +235,7 @@ class Quorum:
 
     def _manage(self, step: int, address: str, port: int) -> None:
         """Take a manager for this rank. `port`: of the store of this replica."""
-        limit, world = timedelta(seconds=self.settings.limit_s), self.settings.world
+        limit, world = timedelta(seconds=self.pace.healing_s), self.settings.world
         self._group = group = self._new_group(limit)
         with _on_loopback():
             self._manager = torchft.manager.Manager(
@@ -244,13 +262,25 @@ class Quorum:
         self._manager.load_state_dict({"step": step, "batches_committed": 0})
         self._address = address
 
+    def _read_known(self) -> tuple[int, str]:
+        return int(self._manager._quorum_id), self._address  # torchft 0.2.0 shows it nowhere else
+
+    def _write_sign(self, stage: Stage) -> None:
+        self.sign.write(stage, self._step, self._limit_s, is_wide=self.pace.is_wide)
+
+    def _set_limit(self, limit_s: float) -> None:
+        """Let exchanges from now on end after so many seconds."""
+        limit = timedelta(seconds=limit_s)
+        self._manager._timeout = limit  # torchft 0.2.0 takes it at the start alone
+        self._group.set_timeout(limit)  # of groups that it makes later; of each sum over NCCL
+        if isinstance(self._group, ProcessGroupGloo) and self._group._pg is not None:
+            self._group._pg._get_backend(self.settings.device)._set_default_timeout(limit)
+
     def _read_address(self) -> str:
         path = self.settings.folder / LIGHTHOUSE
         return outside.read_text(path, outside.MARK_BYTES, self.settings.folder).strip()
 
     def _new_group(self, limit: timedelta) -> Any:
-        from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
-
         kind = ProcessGroupNCCL if self.settings.device.type == "cuda" else ProcessGroupGloo
         return kind(timeout=limit)
 

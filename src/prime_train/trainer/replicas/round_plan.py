@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from prime_train.spec import RunSpec
-from prime_train.trainer.replicas.judge import DEFAULT_LIMIT_S
 
 ENDLESS_JOIN_S = 86_400.0  # the launcher ends a replica that hangs, so the others may wait for one that works
 _STOP_RATIO = 0.25  # of the grace period of a stop; the rest is for the save
@@ -27,8 +26,11 @@ def is_near_end(left_steps: int, step_s: float, grace_s: float) -> bool:
     return left_steps * step_s <= _STOP_RATIO * grace_s
 
 
-def choose_sum_limit_s(run: RunSpec) -> float:
-    """How long a sum may take. After a round the fast replicas wait in it for the slow ones."""
-    if run.parallel.collective_limit_s is not None:
+def choose_sum_limit_s(run: RunSpec) -> float | None:
+    """How long a sum may take; None where that follows the steps that were seen.
+
+    After a round the fast replicas wait in a sum for the slow ones, so no step shows how long it may take.
+    """
+    if run.parallel.collective_limit_s is not None or not run.parallel.sync_every:
         return run.parallel.collective_limit_s
-    return run.prime_train.heartbeat.slow_phase_limit_s if run.parallel.sync_every else DEFAULT_LIMIT_S
+    return run.prime_train.heartbeat.slow_phase_limit_s

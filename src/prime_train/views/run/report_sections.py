@@ -126,7 +126,9 @@ def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
                 yield f"Some events could not be used, and the run went on from the rest: {plain(what)}."
             case events.GpuLeftOut(gpu=gpu, reason=reason):
                 yield f"`{plain(gpu)}` is left out if enough other GPUs remain: {plain(reason)}."
-            case events.CommandAccepted() | events.GpuReturned() | events.GpuTested() as event:
+            case (
+                events.CommandAccepted() | events.GpuReturned() | events.GpuTested() | events.MachineRefused() as event
+            ):
                 yield f"{date(record.time_s)}: {plain(describe(event))}."
             case events.RequestAnswered(request="command_requested", outcome="failed", what=what):
                 yield f"{date(record.time_s)}: a command could not be done: {plain(what)}."

@@ -62,6 +62,20 @@ def test_a_sum_that_its_own_limit_does_not_end_hangs() -> None:
     assert list(find_hung([_watch(0, "sums")], LIMITS, SeenSteps(5), 31.0)) == [0]
 
 
+def test_a_sum_has_the_limit_that_its_replica_has_and_a_wide_step_more_time() -> None:
+    def watch(stage: Stage, *, is_wide: bool = False) -> WatchedReplica:
+        return WatchedReplica(0, 0.0, LifeSign(stage, 5, 0.0, 100, sum_limit_s=90.0, is_wide=is_wide))
+
+    assert find_hung([watch("sums")], LIMITS, SeenSteps(5), 100.0) == {}
+    assert list(find_hung([watch("sums")], LIMITS, SeenSteps(5), 101.0)) == [0]
+    learned, seen = replace(LIMITS, step_s=None), SeenSteps(5, steps_s=(20.0,) * 20)
+    assert list(find_hung([watch("works")], learned, seen, 61.0)) == [0]
+    assert find_hung([watch("works", is_wide=True)], learned, seen, 180.0) == {}
+    assert list(find_hung([watch("works", is_wide=True)], learned, seen, 181.0)) == [0]
+    # A limit that a config sets stays what it is.
+    assert list(find_hung([watch("works", is_wide=True)], LIMITS, SeenSteps(5), 11.0)) == [0]
+
+
 def test_a_replica_that_waits_hangs_only_if_the_others_have_gone_on() -> None:
     assert find_hung([_watch(0, "waits", step=5)], LIMITS, SeenSteps(5), 1e6) == {}
     assert list(find_hung([_watch(0, "waits", step=5)], LIMITS, SeenSteps(6), 501.0)) == [0]
@@ -143,10 +157,11 @@ def test_a_sign_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = SignFile(tmp_path, 2)
     file.write("sums", 123_456)
     file.round_steps = 12
-    file.write("works", 7)
+    file.write("works", 7, 41.5, is_wide=True)
     sign = read_sign(tmp_path, 2)
     assert sign is not None
     assert (sign.stage, sign.step, sign.pid, sign.round_steps) == ("works", 7, os.getpid(), 12)
+    assert (sign.sum_limit_s, sign.is_wide) == (41.5, True)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"stage": "other", "step": 1, "since_s": 0, "pid": 1}'])

@@ -17,7 +17,6 @@ from prime_train import spec
 from prime_train.trainer.loops.spikes import StepResult
 from prime_train.trainer.loops.step import Training, Votes
 from prime_train.trainer.parallel import NotCommittedError, World
-from prime_train.trainer.replicas.judge import DEFAULT_LIMIT_S
 from prime_train.trainer.replicas.round_plan import choose_sum_limit_s, is_due_in, is_near_end, plan_round
 from tests.unit.trainer import tiny
 
@@ -60,7 +59,7 @@ def test_a_sum_after_a_round_waits_for_the_slow_replica(tmp_path: Path) -> None:
     run = tiny.run_spec(tmp_path)
     rounds = replace(run, parallel=spec.Parallel(replicas=2, sync_every=4))
     limited = replace(run, parallel=spec.Parallel(replicas=2, sync_every=4, collective_limit_s=7.0))
-    assert choose_sum_limit_s(run) == DEFAULT_LIMIT_S
+    assert choose_sum_limit_s(run) is None
     assert choose_sum_limit_s(rounds) == run.prime_train.heartbeat.slow_phase_limit_s
     assert choose_sum_limit_s(limited) == 7.0
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from prime_train.registry.gpu_risk import RiskModel
+from prime_train.registry.gpu_risk import LARGEST, RiskModel
 from prime_train.supervise.watches.gpu.history import HOT, GpuHistory, find_gpu, identify_gpu
 from prime_train.supervise.watches.gpu.samples import GpuReading, GpuSample, Message, Xid
 
@@ -45,11 +45,12 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuRecord:
-    """The last day of one GPU. `suspected`: its signals when it became suspect, from which its test teaches."""
+    """The last day of one GPU. Its test teaches from `suspected`, its signals when it became suspect, else `latest`."""
 
     points: tuple[_Point, ...] = ()
     xids: tuple[tuple[float, int], ...] = ()  # time and number
     suspected: Mapping[str, float] | None = None
+    latest: Mapping[str, float] = field(default_factory=dict)  # at the last look
     failures: int = 0  # tests that it failed
     passed: bool = False  # its latest test
 
@@ -64,7 +65,7 @@ class RiskHistory:
 
 
 class DrainOutcome(NamedTuple):
-    """The test of a GPU after its drain."""
+    """The test of a GPU, after a drain for any reason."""
 
     request_id: str
     gpu: str
@@ -143,8 +144,8 @@ def judge_risks(history: RiskHistory, memory: GpuHistory) -> tuple[RiskHistory, 
         risk = history.model.estimate(signals)
         limit = history.model.returned_above if record.passed else history.model.suspect_above
         found.append(GpuRisk(gpu, risk, signals, risk > limit))
-        if risk > limit and record.suspected is None:
-            gpus[name] = replace(record, suspected=signals)
+        is_new = risk > limit and record.suspected is None
+        gpus[name] = replace(record, latest=signals, suspected=signals if is_new else record.suspected)
     return replace(history, gpus=gpus), tuple(found)
 
 
@@ -188,16 +189,21 @@ def _learn_outcome(history: RiskHistory, outcome: DrainOutcome) -> RiskHistory:
     record = history.gpus.get(outcome.gpu)
     if about in history.learned or record is None:
         return history
+    signals = record.latest if record.suspected is None else record.suspected
     model = history.model
-    if record.suspected is not None:
-        model = teach(model, record.suspected, failed=not outcome.passed)
+    if signals:  # else the test is of an earlier supervisor, which has learned from it
+        model = teach(model, signals, failed=not outcome.passed)
     tested = GpuRecord(record.points[-1:], failures=record.failures + (not outcome.passed), passed=outcome.passed)
     gpus = {**history.gpus, outcome.gpu: tested}
     return RiskHistory(model, gpus, (*history.learned, about)[-_MOST_XIDS:])
 
 
 def teach(model: RiskModel, signals: Mapping[str, float], *, failed: bool) -> RiskModel:
-    """One step down the gradient of the logistic loss. No weight leaves its sign: each signal is a sign of trouble."""
+    """One step down the gradient of the logistic loss. No weight leaves its sign: each signal is a sign of trouble.
+
+    Bounded, so that what was learned can be read again.
+    """
     error = _LEARNING_RATE * (float(failed) - model.estimate(signals))
-    weights = {name: max(0.0, old + error * signals.get(name, 0.0)) for name, old in model.weights.items()}
-    return replace(model, bias=model.bias + error, weights=weights)
+    moved = {name: old + error * signals.get(name, 0.0) for name, old in model.weights.items()}
+    weights = {name: min(LARGEST, max(0.0, weight)) for name, weight in moved.items()}
+    return replace(model, bias=min(LARGEST, max(-LARGEST, model.bias + error)), weights=weights)

@@ -10,7 +10,6 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir, append_traceback, write_atomic
 from prime_train.registry.gpu_risk import RiskModel, read_model, shipped_model, write_text
 from prime_train.spec.supervision import GpuRiskSettings
-from prime_train.supervise.core.fold_drains import OF_RISK
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.gpu.history import GpuHistory, identify_gpu
 from prime_train.supervise.watches.gpu.risk import DrainOutcome, GpuRisk, RiskHistory, judge_risks, remember_risk
@@ -31,12 +30,11 @@ class RiskReport:
     def look(
         self, memory: GpuHistory, messages: Sequence[Message], state: State, used: Collection[str]
     ) -> tuple[Alarm, ...]:
-        """An alarm for each GPU in `used` that is suspect. From `state` it reads the tests of drained GPUs."""
+        """An alarm for each GPU in `used` that is suspect. From `state` it reads the tests of GPUs."""
         if self._policy == "off":
             return ()
         before = self._history.model
-        tests = (test for test in state.gpu_tests if test.request_id.startswith(OF_RISK))
-        outcomes = [DrainOutcome(test.request_id, test.gpu, test.passed) for test in tests]
+        outcomes = [DrainOutcome(test.request_id, test.gpu, test.passed) for test in state.gpu_tests]
         self._history = remember_risk(self._history, memory, messages, outcomes)
         self._history, found = judge_risks(self._history, memory)
         if self._history.model is not before:

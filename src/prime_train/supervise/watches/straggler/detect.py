@@ -112,6 +112,12 @@ class RankHistory:
 NO_RANKS = RankHistory({})
 
 
+def find_present(times: Mapping[int, Sequence[RankStep]]) -> dict[int, Sequence[RankStep]]:
+    """The ranks that take part in the latest steps: the times of a replica that is lost stay where they were."""
+    newest = max((steps[-1].step for steps in times.values() if steps), default=0)
+    return {rank: steps for rank, steps in times.items() if not steps or newest - steps[-1].step < WINDOW_STEPS}
+
+
 def follow(history: RankHistory, times: Mapping[int, Sequence[RankStep]]) -> RankHistory:
     """The history after the steps that all ranks have made; unchanged while fewer than EVERY_STEPS came."""
     if len(times) < 2 or not all(times.values()):

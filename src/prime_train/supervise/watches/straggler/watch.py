@@ -14,27 +14,28 @@ from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_seconds
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Context
-from prime_train.supervise.watches.straggler.detect import NO_RANKS, SlowRank, follow
+from prime_train.supervise.watches.straggler.detect import NO_RANKS, SlowRank, find_present, follow
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 NAME = "slow_rank"
 ALERT_IMPACT, ALERT_AFTER_S = 0.05, 600.0
+TEST_AFTER_S = 900.0  # a person has been alerted and may have found the reason
 DRAIN_IMPACT, DRAIN_AFTER_S = 0.20, 120.0
 
 
 def create(context: Context) -> StragglerWatch:
     answer = context.run.prime_train.watch.straggler
     assert answer != "off"
-    return StragglerWatch(context.run_dir, answer)
+    return StragglerWatch(context.run_dir, answer, may_test=context.run.parallel.replicas > 0)
 
 
 class StragglerWatch:
-    """The straggler watch of one run. `answer` is the most that it requests."""
+    """The straggler watch of one run. `answer`: the most that it requests. `may_test`: a rank can leave for a test."""
 
     name = "straggler"
 
-    def __init__(self, run_dir: RunDir, answer: Literal["alert", "drain"]) -> None:
-        self._run_dir, self._answer = run_dir, answer
+    def __init__(self, run_dir: RunDir, answer: Literal["alert", "drain"], *, may_test: bool = False) -> None:
+        self._run_dir, self._answer, self._may_test = run_dir, answer, may_test
         self._attempt, self._history = 0, NO_RANKS
         self._since_s: dict[int, float] = {}  # since when a rank is slow
 
@@ -47,13 +48,14 @@ class StragglerWatch:
         if state.live.number != self._attempt:
             self._attempt, self._history, self._since_s = state.live.number, NO_RANKS, {}
         found = read_all_times(self._run_dir.rank_times(self._attempt), self._run_dir.path)
-        self._history = follow(self._history, {rank: times.steps for rank, times in found.items()})
+        self._history = follow(self._history, find_present({rank: times.steps for rank, times in found.items()}))
         slow = [one for one in self._history.slow if one.rank in found]
         self._since_s = {one.rank: self._since_s.get(one.rank, now_s) for one in slow}
         return tuple(self._report(one, found[one.rank], state, now_s - self._since_s[one.rank]) for one in slow)
 
     def _report(self, slow: SlowRank, times: RankTimes, state: State, lasts_s: float) -> Alarm:
-        answer = choose_answer(slow, lasts_s, may_drain=self._answer == "drain" and bool(times.gpu))
+        may_drain = self._answer == "drain" and bool(times.gpu)
+        answer = choose_answer(slow, lasts_s, may_drain=may_drain, may_test=may_drain and self._may_test)
         subject = f"rank {slow.rank}"
         place = f"{times.gpu} of {times.machine}" if times.gpu else times.machine
         lasts = f" for {format_seconds(lasts_s)}" if lasts_s >= 1 else ""
@@ -73,11 +75,16 @@ class StragglerWatch:
         """Nothing runs."""
 
 
-def choose_answer(slow: SlowRank, lasts_s: float, *, may_drain: bool) -> Answer:
-    """The step of the ladder. Slow data is no fault of a GPU, so another GPU would not help."""
+def choose_answer(slow: SlowRank, lasts_s: float, *, may_drain: bool, may_test: bool = False) -> Answer:
+    """The step of the ladder. Slow data is no fault of a GPU, so another GPU would not help.
+
+    Without replicas a test would end the attempt, and beside the training it would take memory of it: `may_test`.
+    """
     if may_drain and not slow.is_data and slow.impact > DRAIN_IMPACT and lasts_s >= DRAIN_AFTER_S:
         return "drain"
-    return "alert" if slow.impact > ALERT_IMPACT and lasts_s >= ALERT_AFTER_S else "note"
+    if slow.impact <= ALERT_IMPACT or lasts_s < ALERT_AFTER_S:
+        return "note"
+    return "test" if may_test and not slow.is_data and lasts_s >= TEST_AFTER_S else "alert"
 
 
 def _find_reason(slow: SlowRank, times: RankTimes, state: State) -> str:

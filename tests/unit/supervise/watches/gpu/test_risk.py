@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from prime_train import events
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir, make_folder
-from prime_train.registry.gpu_risk import parse_model, read_model, shipped_model, write_text
+from prime_train.registry.gpu_risk import LARGEST, parse_model, read_model, shipped_model, write_text
 from prime_train.spec.supervision import GpuRiskSettings
 from prime_train.supervise.answers.commands import answer_command
 from prime_train.supervise.core.fold_drains import find_gpu_request
 from prime_train.supervise.core.gpu_stages import find_stage
+from prime_train.supervise.processes.requests import COMMAND_REQUESTED, Request
 from prime_train.supervise.services.watch_runner import WatchRunner
 from prime_train.supervise.watches.gpu.risk import teach
 from prime_train.supervise.watches.gpu.risk_report import RiskReport
@@ -252,7 +253,44 @@ def test_a_model_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, 
     assert refused.value.fix
 
 
-@given(st.dictionaries(st.sampled_from(sorted(shipped_model().weights)), st.floats(0, 20)), st.booleans())
+SIGNALS = st.dictionaries(st.sampled_from(sorted(shipped_model().weights)), st.floats(0, 20))
+
+
+@given(st.lists(st.tuples(SIGNALS, st.booleans()), max_size=30), st.integers(1, 200))
+def test_what_any_number_of_lessons_has_taught_can_be_read_again(
+    lessons: list[tuple[dict[str, float], bool]], rounds: int
+) -> None:
+    model = shipped_model()
+    for signals, failed in lessons * rounds:
+        model = teach(model, signals, failed=failed)
+    read = parse_model(tomli.loads(write_text(model)))
+    assert read.weights == pytest.approx(model.weights, abs=1e-5)
+    assert abs(read.bias) <= LARGEST
+
+
+def test_a_gpu_that_fails_after_a_drain_by_a_person_teaches_what_was_missed(tmp_path: Path) -> None:
+    day = Day(History("errors below the limit", lambda m: {"corrected_errors": 2 * m}, fault_min=200), tmp_path)
+    day.play()
+    assert day.drains == []
+    request = Request(COMMAND_REQUESTED, "by-ada", {"command": "drain", "gpus": ["GPU-1"], "by": "ada"})
+    for event in list(answer_command(request, day.world.scene())):
+        day.world.write(event)
+    day.act()
+    day.report()
+    list(day.runner.look(day.world.state, day.now_s + 60.0))
+    learned = read_model(RunDir(tmp_path).watches / "gpu_risk.toml")
+    assert learned.bias > shipped_model().bias
+    # Another supervisor sees the same test in the history, and learns nothing from it.
+    again = Day(day.history, tmp_path)
+    again.world, again.minute = day.world, day.minute + 5
+    for minute in range(3):
+        again.minute += minute
+        again.report()
+        list(again.runner.look(again.world.state, again.now_s))
+    assert read_model(RunDir(tmp_path).watches / "gpu_risk.toml") == learned
+
+
+@given(SIGNALS, st.booleans())
 def test_a_lesson_moves_the_estimate_towards_the_outcome(signals: dict[str, float], failed: bool) -> None:
     before = shipped_model()
     after = teach(before, signals, failed=failed)

@@ -8,7 +8,7 @@ import pytest
 
 from prime_train.core.rank_times import STEPS_KEPT, RankStep, RankTimesFile, read_all_times
 from prime_train.core.rundir import RunDir
-from prime_train.events import AlarmRaised
+from prime_train.events import AlarmRaised, GpuTested
 from prime_train.supervise.core.fold_drains import DRAIN_EVERY_S, find_gpu_request
 from prime_train.supervise.core.state import ActiveAlarm, Live, State
 from prime_train.supervise.watches.straggler.detect import SlowRank
@@ -33,6 +33,23 @@ def test_the_answer_grows_with_the_cost_and_the_time(
     impact: float, lasts_s: float, is_data: bool, may_drain: bool, answer: str
 ) -> None:
     assert choose_answer(SlowRank(1, impact, impact, is_data), lasts_s, may_drain=may_drain) == answer
+
+
+@pytest.mark.parametrize(
+    ("impact", "lasts_s", "is_data", "answer"),
+    [
+        (0.1, 899.0, False, "alert"),
+        (0.1, 900.0, False, "test"),
+        (0.1, 900.0, True, "alert"),
+        (0.04, 9000.0, False, "note"),
+        (0.5, 900.0, False, "drain"),
+    ],
+)
+def test_where_a_rank_can_leave_for_it_a_test_is_before_a_drain(
+    impact: float, lasts_s: float, is_data: bool, answer: str
+) -> None:
+    slow = SlowRank(1, impact, impact, is_data)
+    assert choose_answer(slow, lasts_s, may_drain=True, may_test=True) == answer
 
 
 def write_ranks(run_dir: RunDir, gpu: str) -> None:
@@ -90,6 +107,36 @@ def of_alarm(where: str, **changes: object) -> State:
     state = State(live=Live(1, last_sign_s=0.0), alarms=(ActiveAlarm(alarm, 0.0),))
     vars(state).update(changes)
     return state
+
+
+def test_the_times_of_a_replica_that_is_lost_hide_no_slow_one(tmp_path: Path) -> None:
+    write_ranks(RunDir(tmp_path), "GPU-")
+    lost = RankTimesFile(RunDir(tmp_path).rank_times(1), 4, "node7", "GPU-4")
+    for step in range(1, 31):
+        lost.add(RankStep(step, 1.0, 0.0, 0.4, 0.0, 32.0))
+    (alarm,) = look(StragglerWatch(RunDir(tmp_path), "drain", may_test=True), 1000.0)
+    assert alarm.where == "GPU-2"
+
+
+def test_a_rank_that_starts_again_begins_its_times_again(tmp_path: Path) -> None:
+    write_ranks(RunDir(tmp_path), "GPU-")
+    RankTimesFile(RunDir(tmp_path).rank_times(1), 3, "node7", "GPU-9").add(RankStep(101, 1.0, 0.0, 0.4, 0.0))
+    found = read_all_times(RunDir(tmp_path).rank_times(1), tmp_path)
+    assert (found[3].gpu, [one.step for one in found[3].steps]) == ("GPU-9", [101])
+
+
+@pytest.mark.parametrize(("passed", "is_returned"), [(True, True), (False, False)])
+def test_a_gpu_that_left_for_its_test_comes_back_if_it_passes(passed: bool, is_returned: bool) -> None:
+    alarm = AlarmRaised(1, "straggler", "slow_rank", "rank 2", "test", "hardware", "slow", "w", "f", "GPU-2", 5)
+    state = State(live=Live(1, last_sign_s=0.0), alarms=(ActiveAlarm(alarm, 0.0),))
+    request = find_gpu_request(state, 10.0)
+    assert request is not None
+    assert (request.id, request.body["command"]) == ("test-straggler-GPU-2-0", "drain")
+    state = State(left_out=("GPU-2",), gpu_tests=(GpuTested(request.id, "GPU-2", passed, "", 1.0),))
+    back = find_gpu_request(state, 20.0)
+    assert (back is not None) == is_returned
+    if back is not None:
+        assert (back.id, back.body["command"]) == ("return-straggler-GPU-2-0", "return")
 
 
 def test_a_drain_is_requested_once_and_not_soon_after_another() -> None:
