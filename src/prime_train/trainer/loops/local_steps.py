@@ -28,7 +28,7 @@ from prime_train.trainer.data.stream import TakenRows, TrainStream
 from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.loops import replicated
 from prime_train.trainer.loops.after_step import UnreadStep, adjust
-from prime_train.trainer.loops.replicated import _ReplicaLoop, _Seat
+from prime_train.trainer.loops.replicated import ReplicaLoop, Seat
 from prime_train.trainer.loops.spikes import StepResult
 from prime_train.trainer.loops.step import Votes, launch_step
 from prime_train.trainer.replicas.division import cut, divide
@@ -102,22 +102,22 @@ class _RoundRows:
 class _Rounds:
     """The rounds of one replica. `loop`: its place among the others, as in a run that sums in each step."""
 
-    def __init__(self, loop: _ReplicaLoop) -> None:
+    def __init__(self, loop: ReplicaLoop) -> None:
         self._loop = loop
-        self._read_training, self._load_training = loop._quorum.read_state, loop._quorum.load_state
-        loop._quorum.read_state, loop._quorum.load_state = self._read_state, self._load_state
-        loop._opened.ready.checkpointer.more = lambda: self._position().as_state()
-        self._sit(read_position(loop._attempt))
+        self._read_training, self._load_training = loop.quorum.read_state, loop.quorum.load_state
+        loop.quorum.read_state, loop.quorum.load_state = self._read_state, self._load_state
+        loop.opened.ready.checkpointer.more = lambda: self._position().as_state()
+        self._sit(read_position(loop.attempt))
 
     @property
-    def _seat(self) -> _Seat:
-        return self._loop._seat
+    def _seat(self) -> Seat:
+        return self._loop.seat
 
     def _sit(self, reached: RoundPosition) -> None:
         """Go on from a position between two rounds, whose weights the model has."""
         loop, model = self._loop, self._seat.training.model
         self._rounds, self._rows = reached.rounds, _RoundRows(self._seat.rows.stream)
-        self._joint = JointWeights(model, loop._attempt.run.parallel, loop._quorum)
+        self._joint = JointWeights(model, loop.attempt.run.parallel, loop.quorum)
         self._joint.load_outer(reached.outer)
 
     def _position(self) -> RoundPosition:
@@ -133,27 +133,27 @@ class _Rounds:
     def train(self, stop: StopFlag) -> None:
         """Make rounds with the others until the last step; then the leader saves."""
         loop = self._loop
-        attempt, quorum, sign = loop._attempt, loop._quorum, loop._sign
-        checkpointer = loop._opened.ready.checkpointer
+        attempt, quorum, sign = loop.attempt, loop.quorum, loop.sign
+        checkpointer = loop.opened.ready.checkpointer
         wants_save = is_prepared = False
-        loop._await_others()
-        while not self._seat.reader.stop and loop._reached < self._seat.live.attempt.run.run.max_steps:
+        loop.await_others()
+        while not self._seat.reader.stop and loop.reached < self._seat.live.attempt.run.run.max_steps:
             began = time.perf_counter()
-            has_changed = quorum.begin(loop._reached)
+            has_changed = quorum.begin(loop.reached)
             quorum_s = time.perf_counter() - began
             seat = self._seat  # only here, because the quorum may have brought another state
             reader, live = seat.reader, seat.live
             if has_changed:
                 members = tuple(map(str, quorum.members))
-                attempt.emit(ReplicasJoined(attempt.number, loop._reached, members, attempt.run.parallel.replicas))
+                attempt.emit(ReplicasJoined(attempt.number, loop.reached, members, attempt.run.parallel.replicas))
             if attempt.leads and not is_prepared:
-                announce(attempt, seat.training, loop._opened.ready.classes)
+                announce(attempt, seat.training, loop.opened.ready.classes)
             live.ranks = quorum.size
-            if live.has_changed(loop._reached + 1):  # on every replica before this round
+            if live.has_changed(loop.reached + 1):  # on every replica before this round
                 seat.training = adjust(seat.training, live.attempt.run)
                 seat.rows.take_settings(live.attempt.run)
             run, training = live.attempt.run, seat.training
-            steps = plan_round(loop._reached, run.parallel.sync_every, run.run.max_steps)
+            steps = plan_round(loop.reached, run.parallel.sync_every, run.run.max_steps)
             sign.round_steps = len(steps)
             start = keep_start(training.model, training.optimizer)
             own = self._make_steps(steps, stop)
@@ -180,19 +180,19 @@ class _Rounds:
             if saves and not reader.stop and attempt.leads:
                 checkpointer.save(training.model, training.optimizer, reader.reached)
             if not is_last and not reader.stop and is_due_in(steps, run.eval.interval_steps):
-                sign.write("saves", loop._reached)
+                sign.write("saves", loop.reached)
                 # On every replica, so that they come to the next round together.
-                loop._metrics.flush()
-                measure_all(live.attempt, training, steps[-1], loop._opened.evaluations)
+                loop.metrics.flush()
+                measure_all(live.attempt, training, steps[-1], loop.opened.evaluations)
                 attempt.emit(Phase(attempt.number, "train"))
-        loop._end()
+        loop.end()
 
     def _make_steps(self, steps: range, stop: StopFlag) -> list[_OwnStep]:
         """The steps of a round, made alone. Fewer where they would be in vain, or a stop cannot wait for the rest."""
-        loop, seat, quorum = self._loop, self._seat, self._loop._quorum
+        loop, seat, quorum = self._loop, self._seat, self._loop.quorum
         run, training, spans = seat.live.attempt.run, seat.training, seat.training.spans
         alone = replace(training, world=replace(training.world, between=None))
-        before_update = loop._opened.ready.checkpointer.before_update
+        before_update = loop.opened.ready.checkpointer.before_update
         own: list[_OwnStep] = []
         pids = self._read_pids()
         began_s = signed_s = looked_s = time.monotonic()
@@ -206,13 +206,13 @@ class _Rounds:
                     data_s = time.perf_counter() - began
                 lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
                 training.spikes.leaves_out = step in run.optim.skip_steps
-                launched = launch_step(alone, micro_batches, lr, loop._opened.work.loss, before_update=before_update)
+                launched = launch_step(alone, micro_batches, lr, loop.opened.work.loss, before_update=before_update)
                 own.append(_OwnStep(lr, data_s, launched.read()))
-            loop._sign.write("works", loop._reached)
+            loop.sign.write("works", loop.reached)
             now_s, left = time.monotonic(), steps[-1] - step
             if now_s - signed_s > _SIGN_S:
                 signed_s = now_s
-                loop._attempt.emit(Phase(loop._attempt.number, "train", f"step {step} of a round up to {steps[-1]}"))
+                loop.attempt.emit(Phase(loop.attempt.number, "train", f"step {step} of a round up to {steps[-1]}"))
             if now_s - looked_s > _LOOK_S:
                 looked_s = now_s
                 if self._read_pids() != pids:
@@ -224,12 +224,12 @@ class _Rounds:
 
     def _read_pids(self) -> list[int | None]:
         """The processes of the round. One that was lost has another one after some seconds."""
-        signs = [read_sign(self._loop._folder, number) for number in self._loop._quorum.members]
+        signs = [read_sign(self._loop.folder, number) for number in self._loop.quorum.members]
         return [None if sign is None else sign.pid for sign in signs]
 
     def _join(self, steps: range, numbers: Tensor) -> bool:
         """Join weights and moments, and sum the numbers. If it returns False, all of them mean nothing."""
-        training, quorum = self._seat.training, self._loop._quorum
+        training, quorum = self._seat.training, self._loop.quorum
         moments = list_moments(training.optimizer)
         with training.spans.span("communication"):
             quorum.sum([numbers, *moments])
@@ -248,7 +248,7 @@ class _Rounds:
         seat, loop = self._seat, self._loop
         seat.training.spikes.judge_by_record()  # each replica has judged by norms of its own
         self._rounds += 1
-        loop._metrics.keep_lines(2 * len(steps))
+        loop.metrics.keep_lines(2 * len(steps))
         column = RoundMetrics(self._rounds)
         for step, mine, result in zip(steps, own, agreed, strict=True):
             waited_s = {"data": mine.data_s, "checkpoint": 0.0}
@@ -258,7 +258,7 @@ class _Rounds:
             seat.reader.add(UnreadStep(step, mine.lr, joined, position, waited_s, seat.live.position, more=column))
         self._rows = _RoundRows(seat.rows.stream)
         seat.reader.read()
-        loop._sign.write("works", loop._reached)
+        loop.sign.write("works", loop.reached)
 
 
 def _count(own: Sequence[_OwnStep], votes: Votes) -> Tensor:

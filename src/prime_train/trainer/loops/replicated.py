@@ -42,7 +42,7 @@ _GATHER_LIMIT_S = 60.0
 _GATHER_TURN_S = 0.02
 
 
-def main(attempt: Attempt, stop: StopFlag, train: Callable[[_ReplicaLoop], None] | None = None) -> None:
+def main(attempt: Attempt, stop: StopFlag, train: Callable[[ReplicaLoop], None] | None = None) -> None:
     """Train in this replica until max_steps; when `stop` is requested, end early.
 
     `train`: another loop than the one of this module, over what this one has set up.
@@ -59,7 +59,7 @@ def main(attempt: Attempt, stop: StopFlag, train: Callable[[_ReplicaLoop], None]
         opened = open_work(attempt, choose_load(attempt.run.run.kind))
         refuse(attempt, opened)
     try:
-        loop = _ReplicaLoop(attempt, attempt.replica, opened, sign)
+        loop = ReplicaLoop(attempt, attempt.replica, opened, sign)
         loop.train(stop) if train is None else train(loop)
     finally:
         for evaluation in opened.evaluations:
@@ -82,7 +82,7 @@ def refuse(attempt: Attempt, opened: OpenedWork) -> None:
 
 
 @dataclass(slots=True)
-class _Seat:
+class Seat:
     """The training from one position on: another one after this replica has taken over the state of another one."""
 
     training: Training
@@ -91,12 +91,12 @@ class _Seat:
     reader: StepReader
 
 
-class _ReplicaLoop:
+class ReplicaLoop:
     """One replica in the loop."""
 
     def __init__(self, attempt: Attempt, replica: Replica, opened: OpenedWork, sign: SignFile) -> None:
-        self._attempt, self._replica, self._opened, self._sign = attempt, replica, opened, sign
-        self._metrics = Metrics(attempt, opened.work.unit)
+        self.attempt, self._replica, self.opened, self.sign = attempt, replica, opened, sign
+        self.metrics = Metrics(attempt, opened.work.unit)
         folder, device = folder_of(attempt.run_dir, attempt.number), opened.ready.training.device.torch
         settings = QuorumSettings(
             folder=folder,
@@ -105,47 +105,47 @@ class _ReplicaLoop:
             world=opened.ready.training.world,
         )
         pace = StepPace(choose_sum_limit_s(attempt.run))
-        self._quorum = Quorum(replica, settings, sign, self._read_state, self._load_state, pace)
-        self._folder = folder
-        self._seat = self._sit(opened.ready.reached, opened.rows, None)
+        self.quorum = Quorum(replica, settings, sign, self._read_state, self._load_state, pace)
+        self.folder = folder
+        self.seat = self._sit(opened.ready.reached, opened.rows, None)
 
-    def _sit(self, reached: TrainPosition, rows: Any, agreed: list[dict[str, Any]] | None) -> _Seat:
-        ready, run = self._opened.ready, self._attempt.run
+    def _sit(self, reached: TrainPosition, rows: Any, agreed: list[dict[str, Any]] | None) -> Seat:
+        ready, run = self.opened.ready, self.attempt.run
         spikes = spikes_from(run.optim.on_spike, reached.spikes)
-        world = replace(ready.training.world, between=self._quorum)
+        world = replace(ready.training.world, between=self.quorum)
         training = replace(ready.training, world=world, spikes=spikes)
-        live = open_settings(self._attempt, ready.training.world, reached.settings, 0, agreed)
-        reader = StepReader(self._attempt, replace(ready, training=training), self._metrics, live, reached)
-        return _Seat(training, StepRows(self._open_rows, reached.data or None, rows), live, reader)
+        live = open_settings(self.attempt, ready.training.world, reached.settings, 0, agreed)
+        reader = StepReader(self.attempt, replace(ready, training=training), self.metrics, live, reached)
+        return Seat(training, StepRows(self._open_rows, reached.data or None, rows), live, reader)
 
     def _read_state(self) -> State:
-        training, seat = self._seat.training, self._seat
-        beside = {"agreed": seat.live.agreed_position(), "lines": self._metrics.show_unwritten()}
+        training, seat = self.seat.training, self.seat
+        beside = {"agreed": seat.live.agreed_position(), "lines": self.metrics.show_unwritten()}
         return read_training(training.model, training.optimizer, seat.reader.reached, beside)
 
     def _load_state(self, state: State) -> None:
-        training = self._seat.training
+        training = self.seat.training
         reached, beside = load_training(training.model, training.optimizer, state)
-        self._seat = self._sit(reached, self._open_rows(reached.data or None), beside["agreed"])
-        self._metrics.take_unwritten(beside["lines"])
+        self.seat = self._sit(reached, self._open_rows(reached.data or None), beside["agreed"])
+        self.metrics.take_unwritten(beside["lines"])
 
     def train(self, stop: StopFlag) -> None:
         """Take steps with the others until the last one; then the leader saves."""
-        attempt, work = self._attempt, self._opened.work
-        checkpointer, quorum = self._opened.ready.checkpointer, self._quorum
+        attempt, work = self.attempt, self.opened.work
+        checkpointer, quorum = self.opened.ready.checkpointer, self.quorum
         wants_save = is_prepared = False
-        self._await_others()
-        while not self._seat.reader.stop and self._reached < self._seat.live.attempt.run.run.max_steps:
+        self.await_others()
+        while not self.seat.reader.stop and self.reached < self.seat.live.attempt.run.run.max_steps:
             began = time.perf_counter()
-            has_changed = quorum.begin(self._reached)
+            has_changed = quorum.begin(self.reached)
             quorum_s = time.perf_counter() - began
-            seat = self._seat  # only here, because the quorum may have brought another state
-            reader, live, step = seat.reader, seat.live, self._reached + 1
+            seat = self.seat  # only here, because the quorum may have brought another state
+            reader, live, step = seat.reader, seat.live, self.reached + 1
             if has_changed:
                 members = tuple(map(str, quorum.members))
-                attempt.emit(ReplicasJoined(attempt.number, self._reached, members, self._replica.count))
+                attempt.emit(ReplicasJoined(attempt.number, self.reached, members, self._replica.count))
             if attempt.leads and not is_prepared:
-                announce(attempt, seat.training, self._opened.ready.classes)
+                announce(attempt, seat.training, self.opened.ready.classes)
             live.ranks = seat.training.world.step_ranks
             if live.has_changed(step):  # on every replica at this step
                 quorum.widen()  # it may compile
@@ -194,75 +194,73 @@ class _ReplicaLoop:
                 if saves and not reader.stop and self._replica.leads:
                     checkpointer.save(training.model, training.optimizer, reader.reached)
             if evaluates and not reader.stop:
-                self._sign.write("saves", self._reached)
+                self.sign.write("saves", self.reached)
                 # On every replica, so that they come to the next step together.
-                self._metrics.flush()
-                measure_all(live.attempt, training, step, self._opened.evaluations)
+                self.metrics.flush()
+                measure_all(live.attempt, training, step, self.opened.evaluations)
                 attempt.emit(Phase(attempt.number, "train"))
-        self._end()
+        self.end()
 
     def _open_rows(self, position: Position | None) -> TrainStream:
-        world = self._opened.ready.training.world
-        rows = self._opened.work.open_rows(world.rank, world.size, position)
+        world = self.opened.ready.training.world
+        rows = self.opened.work.open_rows(world.rank, world.size, position)
         assert isinstance(rows, TrainStream)  # as `refuse` lets pass only text and chats
         return rows
 
     def _read_rows(self, taken: TakenRows, part: range, micro_batch: int) -> list[MicroBatch]:
         """This rank's micro-batches of the rows that its replica has in the step."""
-        world = self._opened.ready.training.world
+        world = self.opened.ready.training.world
         own, blank = cut_for_rank(part, world.size, world.rank, micro_batch)
         return [*(taken.read(rows) for rows in own), *(blank_out(taken.read(part[:1])) for _ in range(blank))]
 
     @property
-    def _reached(self) -> int:
+    def reached(self) -> int:
         """The step that was committed last."""
-        return self._seat.reader.reached.step
+        return self.seat.reader.reached.step
 
-    def _await_others(self) -> None:
+    def await_others(self) -> None:
         """Wait for the other replicas of a start, so that the first steps have all of them. One may never come."""
         # Connected first: replicas whose heartbeats are known wait for each other at the first step.
-        self._quorum.connect(self._reached)
-        self._sign.write("ready", self._reached)
+        self.quorum.connect(self.reached)
+        self.sign.write("ready", self.reached)
         until_s = time.monotonic() + _GATHER_LIMIT_S
         while self._replica.restarts == 0 and time.monotonic() < until_s:
-            others = (read_sign(self._folder, number) for number in range(self._replica.count))
+            others = (read_sign(self.folder, number) for number in range(self._replica.count))
             if all(sign is not None and sign.stage != "setup" for sign in others):
                 break
             time.sleep(_GATHER_TURN_S)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Save and evaluate on the replica that leads; the others leave."""
-        attempt, ready, reader = self._attempt, self._opened.ready, self._seat.reader
-        training = self._seat.training
-        self._quorum.leave()
+        attempt, ready, reader = self.attempt, self.opened.ready, self.seat.reader
+        training = self.seat.training
+        self.quorum.leave()
         training.spans.close()
-        self._metrics.close()
+        self.metrics.close()
         # One that committed the last step alone is saving it already, where the others had to repeat it.
         if self._replica.leads and not ready.training.world.share(self._is_saved_elsewhere()):
-            self._sign.write("saves", self._reached)
+            self.sign.write("saves", self.reached)
             attempt.emit(Phase(attempt.number, "checkpoint"))
-            if self._reached > attempt.resume_step:
+            if self.reached > attempt.resume_step:
                 ready.checkpointer.save(training.model, training.optimizer, reader.reached)
             if reader.stop:
-                end_early(attempt, ready, self._reached)
+                end_early(attempt, ready, self.reached)
             else:
                 finish(
-                    self._seat.live.attempt,
+                    self.seat.live.attempt,
                     replace(ready, training=replace(training, world=ready.training.world)),
-                    self._opened.evaluations,
-                    self._reached,
+                    self.opened.evaluations,
+                    self.reached,
                     reader.loss,
-                    self._opened.work.export,
+                    self.opened.work.export,
                 )
-            self._sign.write("done", self._reached)
+            self.sign.write("done", self.reached)
         else:
             ready.checkpointer.finish()
-            self._sign.write("left", self._reached)
+            self.sign.write("left", self.reached)
         parallel.leave(ready.training.world)
 
     def _is_saved_elsewhere(self) -> bool:
         others = (number for number in range(self._replica.count) if number != self._replica.number)
-        signs = (read_sign(self._folder, number) for number in others)
-        return any(
-            sign is not None and sign.stage in ("saves", "done") and sign.step >= self._reached for sign in signs
-        )
+        signs = (read_sign(self.folder, number) for number in others)
+        return any(sign is not None and sign.stage in ("saves", "done") and sign.step >= self.reached for sign in signs)
