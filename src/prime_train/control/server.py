@@ -73,7 +73,7 @@ class Controller:
             began_s = time.monotonic()
             try:
                 self._watcher.look()
-            except Exception as error:  # without this thread the page would stand still and say that it is live
+            except Exception as error:  # without this thread the page would stand still and look live
                 problem = f"{type(error).__name__}: {error}"
                 # Once, because a look that fails is repeated five times per second.
                 if problem != told:

@@ -19,7 +19,7 @@ _TEST_S = 360.0  # a drain saves, and the test imports torch
 def drain(run: RunName, gpus: Gpus, why: Why = "", timeout_s: Timeout = None, _no_color: NoColor = False) -> None:
     """Save, go on without these GPUs, and test them. Refused where too few others remain.
 
-    Of a run on several machines, the numbers are those of machine 0. Another machine leaves with all of its GPUs; the
+    In a run on several machines the numbers are those of machine 0. Another machine leaves with all of its GPUs; the
     run stays paused then, until that machine is returned and the run is resumed.
 
     Examples:

@@ -57,7 +57,7 @@ class WaitingMachines:
         self._until_s = 0.0
 
     def test(self, request_id: str, machines: Sequence[str]) -> None:
-        """Test all GPUs of machines; `turn` returns the results. The child is told at its start."""
+        """Test all GPUs of machines; `turn` returns the results. The child learns which at its start."""
         self.end()
         self._request_id, self._tests, self._until_s = request_id, tuple(machines), time.monotonic() + LIMIT_S
 

@@ -95,7 +95,7 @@ class _RoundRows:
         return self._taken[step][0]
 
     def position(self, step: int) -> dict[str, Any]:
-        """Of the stream after this step."""
+        """Where the stream is after this step."""
         return self._taken[step][1]
 
 

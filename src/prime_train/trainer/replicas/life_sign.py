@@ -63,7 +63,7 @@ class SignFile:
         if self._file is None:
             return
         sign = LifeSign(stage, step, time.monotonic(), os.getpid(), self.round_steps, sum_limit_s, is_wide)
-        # Of one length, so that no end of an earlier line stays behind it.
+        # Always as long as before, so that no end of an earlier line stays behind it.
         with suppress(OSError):
             os.pwrite(self._file, json.dumps(asdict(sign)).ljust(_LINE_BYTES).encode() + b"\n", 0)
 

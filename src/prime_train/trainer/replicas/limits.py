@@ -58,14 +58,14 @@ class StepPace:
 
     @property
     def limit_s(self) -> float:
-        """Of each sum in the next step."""
+        """The limit for each sum in the next step."""
         if self.fixed_s is not None:
             return self.fixed_s
         return learn_limit_s(self.steps_s, WIDE * DEFAULT_LIMIT_S, is_wide=self.is_wide)
 
     @property
     def healing_s(self) -> float:
-        """Of one exchange while a replica gets the state of another one, which may be large."""
+        """The limit for one exchange while a replica gets the state of another one, which may be large."""
         return self.fixed_s or min(CEILING_S, WIDE * max(DEFAULT_LIMIT_S, self.limit_s))
 
     def widen(self) -> StepPace:

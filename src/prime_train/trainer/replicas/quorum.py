@@ -152,7 +152,7 @@ class Quorum:
         self._repeat(lambda: self._connect(step))
 
     def _join(self, step: int) -> None:
-        """Wait for a quorum. Raises whatever torchft does, and LookupError when the lighthouse is another one."""
+        """Wait for a quorum. Raises what torchft raises, and LookupError when the lighthouse is another one."""
         if self._manager is None:  # on every rank of this replica, or on none
             self._connect(step)
         if self._read_address() != self._address:
@@ -204,7 +204,7 @@ class Quorum:
         return self._known == known
 
     def _connect(self, step: int) -> None:
-        """A manager at the present lighthouse. Another lighthouse counts quorums from 1 again, so all begin anew.
+        """A manager at the present lighthouse. Another lighthouse counts quorums from 1 again, so all begin again.
 
         Called by every rank of this replica. Rank 0 has a server for all of them, and the store of the replica.
         """

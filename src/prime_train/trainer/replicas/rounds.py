@@ -92,7 +92,7 @@ class JointWeights:
         named = parallel.unwrap(model).named_parameters()
         self._weights = {name: weight for name, weight in named if weight.requires_grad}
         weights = [*self._weights.values()]
-        # Of a model with adapters, only these are sent.
+        # A model with adapters sends only these.
         part, self._round_end = nn.ParameterList(weights), _RoundEnd(weights)
         manager: Any = _RoundManager(quorum)
         self._manager: _RoundManager = manager
