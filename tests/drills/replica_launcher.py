@@ -115,7 +115,7 @@ def _write_diary(diary: int, number: int) -> None:
         hang(("early",), step + 1)
         has_changed = begin(self, step)
         quorum[:] = [self]
-        model = self.read_state.__self__._seat.training.model  # type: ignore[attr-defined]
+        model = self.read_state.__self__.seat.training.model  # type: ignore[attr-defined]
         total = 0
         for weight in model.parameters():
             total = zlib.crc32(read_local(weight).numpy().tobytes(), total)

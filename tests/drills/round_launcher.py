@@ -35,7 +35,7 @@ def _write_diary(diary: int, number: int) -> None:
     def begin_noted(self: Quorum, step: int) -> bool:
         has_changed = begin(self, step)
         quorum[:] = [self]
-        training = self.read_state.__self__._seat.training  # type: ignore[attr-defined]
+        training = self.read_state.__self__.seat.training  # type: ignore[attr-defined]
         total = 0
         for tensor in (*training.model.parameters(), *list_moments(training.optimizer)):
             total = zlib.crc32(tensor.detach().numpy().tobytes(), total)
