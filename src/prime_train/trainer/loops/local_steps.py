@@ -110,13 +110,13 @@ class _Rounds:
         self._sit(read_position(loop.attempt))
 
     @property
-    def _seat(self) -> Seat:
+    def seat(self) -> Seat:
         return self._loop.seat
 
     def _sit(self, reached: RoundPosition) -> None:
         """Go on from a position between two rounds, whose weights the model has."""
-        loop, model = self._loop, self._seat.training.model
-        self._rounds, self._rows = reached.rounds, _RoundRows(self._seat.rows.stream)
+        loop, model = self._loop, self.seat.training.model
+        self._rounds, self._rows = reached.rounds, _RoundRows(self.seat.rows.stream)
         self._joint = JointWeights(model, loop.attempt.run.parallel, loop.quorum)
         self._joint.load_outer(reached.outer)
 
@@ -137,11 +137,11 @@ class _Rounds:
         checkpointer = loop.opened.ready.checkpointer
         wants_save = is_prepared = False
         loop.await_others()
-        while not self._seat.reader.stop and loop.reached < self._seat.live.attempt.run.run.max_steps:
+        while not self.seat.reader.stop and loop.reached < self.seat.live.attempt.run.run.max_steps:
             began = time.perf_counter()
             has_changed = quorum.begin(loop.reached)
             quorum_s = time.perf_counter() - began
-            seat = self._seat  # only here, because the quorum may have brought another state
+            seat = self.seat  # only here, because the quorum may have brought another state
             reader, live = seat.reader, seat.live
             if has_changed:
                 members = tuple(map(str, quorum.members))
@@ -189,7 +189,7 @@ class _Rounds:
 
     def _make_steps(self, steps: range, stop: StopFlag) -> list[_OwnStep]:
         """The steps of a round, made alone. Fewer where they would be in vain, or a stop cannot wait for the rest."""
-        loop, seat, quorum = self._loop, self._seat, self._loop.quorum
+        loop, seat, quorum = self._loop, self.seat, self._loop.quorum
         run, training, spans = seat.live.attempt.run, seat.training, seat.training.spans
         alone = replace(training, world=replace(training.world, between=None))
         before_update = loop.opened.ready.checkpointer.before_update
@@ -229,7 +229,7 @@ class _Rounds:
 
     def _join(self, steps: range, numbers: Tensor) -> bool:
         """Join weights and moments, and sum the numbers. If it returns False, all of them mean nothing."""
-        training, quorum = self._seat.training, self._loop.quorum
+        training, quorum = self.seat.training, self._loop.quorum
         moments = list_moments(training.optimizer)
         with training.spans.span("communication"):
             quorum.sum([numbers, *moments])
@@ -245,7 +245,7 @@ class _Rounds:
         waits_s: tuple[dict[str, float], dict[str, float]],
     ) -> None:
         """Take the joined steps as reached, and write their lines. `waits_s`: before the first, and after the last."""
-        seat, loop = self._seat, self._loop
+        seat, loop = self.seat, self._loop
         seat.training.spikes.judge_by_record()  # each replica has judged by norms of its own
         self._rounds += 1
         loop.metrics.keep_lines(2 * len(steps))
