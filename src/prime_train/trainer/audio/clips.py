@@ -1,7 +1,8 @@
 """Reads a crop of a compressed clip at one sample rate: seeks, decodes only the crop, and resamples it.
 
-libsndfile decodes WAV, FLAC, Ogg (Vorbis, Opus) and MP3. A crop that was read after a seek is equal to the same part
-of the whole decoded clip for all of them.
+libsndfile decodes WAV, FLAC, Ogg (Vorbis, Opus) and MP3. The same bytes and place always give the same crop. After a
+seek it equals that part of the whole decoded clip for WAV, FLAC and Vorbis. MP3 and Opus carry a state from frame to
+frame, so they may differ a little: docs/audio.md has by how much.
 """
 
 from __future__ import annotations
