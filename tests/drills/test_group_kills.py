@@ -73,8 +73,9 @@ def _find_different_ranks(run: ReplicaRun) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("kind", "rank"), [("sleep", 1), ("stop", 0), ("early", 1), ("deadlock", 1)])
 def test_a_hung_process_is_killed_with_its_replica(kind: str, rank: int, tmp_path: Path, texts: Path) -> None:
+    # Below the limit of a sum, after which the other ranks of the replica would end it by themselves.
     settings = PrimeTrain(heartbeat=Heartbeat(step_limit_s=6.0))
-    run = drilled_run(texts, prime_train=settings, parallel=_layout(1, limit_s=3.0))
+    run = drilled_run(texts, prime_train=settings, parallel=_layout(1, limit_s=12.0))
     hung = ReplicaRun(tmp_path, run, {HANG_ENV: f"1 {_HANGS_AT} {kind} {rank}"})
     with hung.started() as process:
         until(process, lambda: all(hung.step(number) > _HANGS_AT for number in range(_GROUPS)))
