@@ -185,7 +185,8 @@ def spread_training(
     clear_unfinished(attempt)
     traces = plan_traces(run, attempt.run_dir.profile, world.rank, device.torch)
     # A sharded model exchanges weights in each block, so nothing separates its work from its waits.
-    is_timed = (world.size > 1 or attempt.replica is not None) and not parallel.is_sharded(model)
+    replicas = 1 if attempt.replica is None else attempt.replica.count
+    is_timed = world.size * replicas > 1 and not parallel.is_sharded(model)
     folder, number = attempt.run_dir.rank_times(attempt.number), attempt.number_rank(world.size)
     clock = RankClock(folder, number, device.torch, model) if is_timed else None
     spans = StepSpans(world.rank, device.torch, traces, clock)
