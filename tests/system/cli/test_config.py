@@ -76,7 +76,7 @@ def test_a_difference_has_its_impact_and_what_a_resume_refuses(folder: Path) -> 
     assert list(rows) == ["data.ctx_tokens", "batch.micro_batch"]
     assert rows["batch.micro_batch"]["impact"]["gib"] > 0
     assert "GiB on GPU 0" in rows["batch.micro_batch"]["impact"]["text"]
-    assert rows["data.ctx_tokens"]["refused_by_resume"] == "it decides the text of each step"
+    assert rows["data.ctx_tokens"]["refused_by_resume"] == "it decides what each step reads"
     assert rows["batch.micro_batch"]["about"].startswith("Sequences")
 
 

@@ -182,7 +182,7 @@ def test_a_config_with_one_changed_value_is_read_as_pydantic_reads_it(data: st.D
     key = data.draw(st.sampled_from(list(table.fields)))
     value = data.draw(st.one_of(_fitting(table.fields[key].shape), _odd))
     changed = {**document.values, section: {**document.values.get(section, {}), key: value}}
-    assume(_kind(changed) not in ("serve", "rl", "command"))
+    assume(_kind(changed) not in ("serve", "rl", "command", "audio"))
     reading = run_toml.read("".join(f"{name} = {to_toml(below)}\n" for name, below in changed.items()), "run.toml")
     expected = None if _lacks_entries(run_toml.schema(), changed) else _read_by_pydantic(changed)
     if expected is None:

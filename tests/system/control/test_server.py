@@ -220,7 +220,7 @@ def test_a_change_is_judged_without_being_made(tmp_path: Path) -> None:
         refused = judge('{"run.seed": 2}').document["error"]
         assert (refused["what"], refused["why"]) == (
             "run.seed does not change while the run trains",
-            "it decides the text of each step",
+            "it decides what each step reads",
         )
         for values in ("", "{", "[]", "{}", '{"optim.lr": NaN}', json.dumps({f"k{n}": 1 for n in range(65)})):
             answer = judge(values)
