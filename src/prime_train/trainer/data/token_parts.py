@@ -141,7 +141,8 @@ class TokenParts:
     def sync(self) -> None:
         """Bring everything to the disk."""
         for path in (*self.folder.iterdir(), self.folder):
-            sync(path)
+            with contextlib.suppress(FileNotFoundError):  # another process has given its new file a name meanwhile
+                sync(path)
 
     def _take_part(self) -> tuple[int, int, int]:
         """Lock a part that has room and no living writer, or a new one."""
