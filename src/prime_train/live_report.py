@@ -1,4 +1,4 @@
-"""The file in which one process of a training reports, and the names of the requests beside it.
+"""Writes the file in which one process of a training reports, and names the requests beside it.
 
 Standard library only, Python 3.9 or later. Nothing here raises because of the folder or a full disk.
 """

@@ -1,4 +1,4 @@
-"""Plans which folders of a running run may be deleted, and in which order. Pure: deletes nothing.
+"""Plans which folders of a run may be deleted, and in which order: for its disk watch, and for `ckpt prune`. Pure.
 
 Everything that the run could still need stays: the newest complete checkpoint that is not known to be unreadable,
 everything newer, everything pinned or kept by its step, and everything that is being written, loaded or read.

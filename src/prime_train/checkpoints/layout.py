@@ -1,4 +1,4 @@
-"""Checks which checkpoints of a run are complete. Reads sizes and, on request, hashes; never deletes.
+"""Checks which checkpoints of the bundled trainer are complete. Reads sizes and, on request, hashes; never deletes.
 
 A checkpoint is a folder `step_N`. Its manifest `COMPLETE.json` is written last and names every file with its size and
 SHA-256. Without the manifest, or with a file that differs from it, a run cannot resume from the folder. A manifest can

@@ -1,4 +1,7 @@
-"""Reports a silence that is too long, if the run is not to be ended for it. Judges by the trainer's own events."""
+"""Reports a silence that is too long, where the run is not ended for it; `supervise/core/policy.py` ends one.
+
+Judges by the trainer's own events.
+"""
 
 from __future__ import annotations
 
