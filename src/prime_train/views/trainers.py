@@ -8,7 +8,7 @@ from typing import Any
 
 from prime_train.programs.command.progress.check_log import CheckedLog, find_end
 from prime_train.programs.command.progress.series import LossSeries, StepSeries
-from prime_train.registry.trainers import ResumeWay, StopWay, TrainerProfile
+from prime_train.registry.trainers import ResumeWay, StopWay, TrainerProfile, trainer_profile
 from prime_train.views.text import pick, rounded, sanitize
 
 HEADER = ("NAME", "TRAINER", "LINES", "FILES", "RESUMES BY", "STOPS BY", "READ FROM")
@@ -156,6 +156,7 @@ def log_lines(document: Mapping[str, Any], steps: StepSeries | None) -> list[tup
         ("trainer", document["trainer"] or f"a file of metrics ({document['kind']})"),
         ("also seen", ", ".join(others)),
         ("steps", _steps_text(steps)),
+        ("counted", _counting_text(document["trainer"]) if steps is not None else ""),
         ("losses", _losses_text(document["losses"])),
         ("evaluations", _losses_text(document["evaluations"]) + _at(document["evaluation_steps"])),
         ("saves", _saves_text(saves)),
@@ -174,6 +175,12 @@ def _steps_text(steps: StepSeries | None) -> str:
     gaps = f"\n{steps.gap_count} gaps: {_pairs(steps.gaps)}" if steps.gap_count else ""
     resets = f"\nit went back {steps.reset_count} times: {_pairs(steps.resets)}" if steps.reset_count else ""
     return f"{steps.first} to {steps.last}{of} ({steps.unit}), {steps.count} seen{every}{gaps}{resets}"
+
+
+def _counting_text(trainer: str) -> str:
+    """Why a step is not the number in its line. Steps that are done are counted, and some trainers count from 0."""
+    offsets = {line.offset for line in trainer_profile(trainer).lines if line.kind == "step"} if trainer else set()
+    return "steps that are done; the numbers in the log begin with 0" if offsets == {1} else ""
 
 
 def _pairs(pairs: Iterable[tuple[int, int]]) -> str:

@@ -15,6 +15,7 @@ from prime_train.registry.trainers import TrainerFile, TrainerLine
 
 # The names that loggers give to the number of the step and to the loss, most specific first.
 _STEPS = ("global_step", "current_steps", "global_step/max_steps", "trainer/global_step", "step", "iteration", "_step")
+_TOTALS = {"current_steps": "total_steps"}
 _LOSSES = ("loss", "train_loss", "train/loss", "data.train/loss", "train/ce_loss", "Loss/train", "lm loss")
 _FROM_CONFIG = "the config of the run"
 
@@ -48,7 +49,9 @@ def recognise_file(path: str, head: bytes) -> TrainerFile | None:
     step = next((name for name in _STEPS if name in names), None)
     if step is None:
         return None
-    return TrainerFile(path, "jsonl" if kind == "jsonl" else "csv", _FROM_CONFIG, step, loss=_LOSSES)
+    total = _TOTALS.get(step, "")
+    total = total if total in names else ""
+    return TrainerFile(path, "jsonl" if kind == "jsonl" else "csv", _FROM_CONFIG, step, total, loss=_LOSSES)
 
 
 def _keys(line: bytes) -> list[str]:

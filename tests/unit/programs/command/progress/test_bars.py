@@ -112,6 +112,18 @@ def test_batches_are_counted_over_epochs() -> None:
     assert lightning((2, 5, 20), (1, 5, 20)) == [45, 25], "it started again"
 
 
+def test_bars_of_lightning_before_2_show_no_step() -> None:
+    """Their total has the batches of the validation too, and the first bars look like those of later versions."""
+    texts = (
+        "0/18 [00:00<?, ?it/s]",
+        "1/18 [00:08<02:29,  8.77s/it]",
+        "1/18 [00:08<02:29,  8.77s/it, loss=10.4, v_num=1]",
+    )
+    log = "".join(f"Epoch 0:   6%|▌         | {text}\n" for text in texts)
+    profile = trainer_profile("lightning")
+    assert list(LogProgress(profile.lines, profile.phases).feed(log.encode())) == []
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["bar", "other", "loss", "end"]), st.integers(0, 25)), max_size=40),
 )

@@ -164,6 +164,16 @@ def test_a_file_is_recognised_by_its_first_bytes(kind: str) -> None:
     assert found.kind == kind
 
 
+def test_a_file_that_has_its_last_step_in_each_row_is_recognised_with_it() -> None:
+    row = b'{"current_steps": 10, "total_steps": 40, "loss": 1.5}\n'
+    found = recognise_file("m", row)
+    assert found is not None
+    assert [mark.total for mark in open_reader(found).feed(row) if mark.step == 10] == [40]
+    without = recognise_file("m", b'{"current_steps": 10, "loss": 1.5}\n')
+    assert without is not None
+    assert without.total == ""
+
+
 def test_a_table_is_recognised_by_its_header() -> None:
     found = recognise_file("m", TABLE)
     assert (found is not None, found and found.kind, found and found.step) == (True, "csv", "step")

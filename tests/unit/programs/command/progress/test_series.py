@@ -11,6 +11,7 @@ from prime_train.programs.command.progress.check_log import check_log, find_end
 from prime_train.programs.command.progress.marks import ProgressMark
 from prime_train.programs.command.progress.recognise_log import recognise_log
 from prime_train.programs.command.progress.series import StepSeries, summarise
+from prime_train.views.trainers import log_json, log_lines
 
 TITAN = "[rank0]:[titan] 2026-05-18 16:08:57,435 - root - INFO - "
 HF = "{'loss': '2.1', 'learning_rate': '4e-05', 'epoch': '0.5'}\n"
@@ -94,6 +95,18 @@ def test_what_a_log_shows_and_does_not_show(tmp_path: Path) -> None:
         "whether it finished",
     ]
     assert find_end("torchtitan", checked.summary) is None, "its last line is there also where the data ended early"
+
+
+def test_the_text_explains_numbers_that_count_from_0(tmp_path: Path) -> None:
+    titan = TITAN + "step: 10  loss:  2.81340  grad_norm:  0.2804  memory:  9.46GiB(64.99%)  tps: 6,939\n"
+    found = {}
+    for name, log in (("nanogpt", "iter 9: loss 2.1, time 1.00ms, mfu 1.00%\n"), ("torchtitan", titan)):
+        (tmp_path / name).write_text(log)
+        checked = check_log(tmp_path / name)
+        assert (checked.trainer, checked.summary.steps and checked.summary.steps.first) == (name, 10)
+        found[name] = dict(log_lines(log_json(checked), checked.summary.steps))
+    assert found["nanogpt"]["counted"] == "steps that are done; the numbers in the log begin with 0"
+    assert "counted" not in found["torchtitan"]
 
 
 def test_a_run_that_reached_its_last_step_has_finished(tmp_path: Path) -> None:
