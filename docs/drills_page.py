@@ -33,8 +33,8 @@ def _page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         f"{len(rows)} faults, each caused in real processes under the real supervisor by `tests/drills/rows_*.py`.",
         "For each one the tests check that the supervisor detects it, names it and reacts as listed, that no process",
         "and no port remains, and that the newest complete checkpoint is resumed and no checkpoint is lost. The times",
-        f"come from recorded runs (`bench/drills.py`, {done[0]['machine']}, {done[0]['date']}, {commits}); no test checks",
-        "them.",
+        f"come from recorded runs (`bench/drills.py`, {done[0]['machine']}, {done[0]['date']}, {commits}).",
+        "No test checks them.",
         "",
     )
     yield from _summary(done)
