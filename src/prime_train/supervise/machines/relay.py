@@ -184,7 +184,9 @@ class _Relay:
         _print(f"{name}: its trainer exited with {code}")
         if self.replicas is not None:
             if code == ExitCode.RUN_FAILED:  # each start would end by it, so the machine is not to come again by itself
-                self.joined[rank].send({"kind": "refused", "why": "its replicas fail at their start: see the log there"})
+                self.joined[rank].send(
+                    {"kind": "refused", "why": "its replicas fail at their start: see the log there"}
+                )
             self._lose(rank, f"its replicas ended with exit code {code}")
         elif 0 < number <= 64:
             self._fail(rank, "signal", f"{name}: its trainer was killed by signal {number}", code)

@@ -370,6 +370,7 @@ def test_each_machine_hears_where_the_lighthouse_is_and_hears_of_another_one(rep
         (folder / LIGHTHOUSE).write_text(f"http://127.0.0.1:{port}")
         assert follower.take_one() == {"kind": "lighthouse", "port": port}
     follower.channel.close()
+    replicated.relay.turn()
     again = replicated.join(1)
     assert [again.take_one()["kind"], again.take_one()["kind"]] == ["launch", "lighthouse"]
 
@@ -385,9 +386,7 @@ def test_what_is_no_sign_of_its_replicas_ends_a_machine(replicated: Run, replica
 
 
 @pytest.mark.parametrize(("code", "answer"), [(-9, None), (5, "refused")])
-def test_replicas_of_another_machine_that_end_cost_that_machine(
-    replicated: Run, code: int, answer: str | None
-) -> None:
+def test_replicas_of_another_machine_that_end_cost_that_machine(replicated: Run, code: int, answer: str | None) -> None:
     follower = replicated.join(1)
     assert follower.take_one() == LAUNCH
     follower.send(kind="exited", code=code)
