@@ -241,7 +241,7 @@ class _Relay:
         what = f"{self.name_missing()} did not come within {limit_s:g} s"
         if self.replicas is not None:
             there = self.replicas.count(self._live())
-            what = f"{what}, and a step needs {self.replicas.least} replicas, of which {there} are there"
+            what = f"{what}, and {there} of the {self.replicas.least} replicas that a step needs are there"
         if first in self.differences:
             what = f"{what}; one that claimed to be it was refused: {self.differences[first]}"
         self._fail(first, MISSING, what, ExitCode.OUT_OF_REACH)

@@ -358,7 +358,7 @@ def test_a_step_waits_only_where_too_few_replicas_are_there(replicated: Run) -> 
     replicated.relay.give_up(60.0)
     failed = replicated.events()[-1]
     assert isinstance(failed, TrainerFailed)
-    assert failed.what.endswith("did not come within 60 s, and a step needs 3 replicas, of which 2 are there")
+    assert failed.what.endswith("did not come within 60 s, and 2 of the 3 replicas that a step needs are there")
 
 
 def test_each_machine_hears_where_the_lighthouse_is_and_hears_of_another_one(replicated: Run) -> None:
