@@ -67,13 +67,14 @@ def _kill_tree(follower: subprocess.Popen[str]) -> None:
             process.kill()
 
 
-def test_a_lost_machine_costs_its_replica_alone_and_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [(), ("parallel.sync_every=5", "parallel.sync=diloco")])
+def test_a_lost_machine_costs_its_replica_alone_and_comes_back(tmp_path: Path, rounds: tuple[str, ...]) -> None:
     hosts.write(tmp_path)
     port, seen = hosts.free_port(), _Seen(hosts.run_dir(tmp_path))
     with ExitStack() as stack:
 
         def start(rank: int) -> subprocess.Popen[str]:
-            settings = (*_LENGTH, *_BATCH, *_LAYOUT, _MICRO_BATCH.format(2))
+            settings = (*_LENGTH, *_BATCH, *_LAYOUT, _MICRO_BATCH.format(2), *rounds)
             machine = hosts.machine(tmp_path, rank, port, *settings, fork_from_attempt=_NEVER_FORKED)
             return stack.enter_context(machine)
 
@@ -100,7 +101,7 @@ def test_a_lost_machine_costs_its_replica_alone_and_comes_back(tmp_path: Path) -
     assert [event.replica for event in lost] == [1, 0]
     assert "machine 1 (127.0.0.2) was lost" in lost[0].what
     assert seen.events(CheckpointSaved)[-1].step == len(seen.lines())
-    _compare(seen, tmp_path)
+    _compare(seen, tmp_path, tolerance=1.0 if rounds else 0.02)  # in a round each replica learns from its own rows
 
 
 @pytest.mark.skipif(not can_make_networks(), reason="network namespaces need root and iproute2")
@@ -140,11 +141,11 @@ def test_a_cut_machine_comes_back_and_an_attempt_goes_on_from_a_checkpoint(tmp_p
     _compare(seen, tmp_path)
 
 
-def _compare(seen: _Seen, root: Path) -> None:
+def _compare(seen: _Seen, root: Path, tolerance: float = 0.02) -> None:
     """The steps are those of a run on one machine without replicas."""
     lines = seen.lines()
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     length = (_MICRO_BATCH.format(_ROWS), f"run.max_steps={len(lines)}", f"eval.interval_steps={len(lines)}")
     alone = _Seen(hosts.train_alone(root / "1", *_BATCH, *length)).lines()
     assert [line["tokens_seen"] for line in lines] == [line["tokens_seen"] for line in alone]
-    assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in alone], rel=0.02)
+    assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in alone], rel=tolerance)

@@ -101,7 +101,7 @@ def settings_of_replicas_alone(run: RunSpec) -> Problems:
 
 @rule("REP003", Severity.ERROR)
 def replicas_do_not_go_with(run: RunSpec) -> Problems:
-    """Replicas train on text or chats, without an engine; on several machines they sum gradients in each step.
+    """Replicas train on text or chats, without an engine.
 
     an engine, environments and clips belong to rank 0 of the run, and every replica has a rank 0 of its own
 
@@ -115,12 +115,6 @@ def replicas_do_not_go_with(run: RunSpec) -> Problems:
         [parallel]
         processes = 2
         replicas = 2
-    Bad:
-        [parallel]
-        processes = 2
-        replicas = 2
-        machines = 2
-        sync_every = 10
     Good:
         [parallel]
         processes = 2
@@ -135,10 +129,6 @@ def replicas_do_not_go_with(run: RunSpec) -> Problems:
     elif run.server is not None or run.tasks:
         has = "[inference]" if run.server is not None else "[[tasks]]"
         yield suggest("parallel.replicas", f"{layout.replicas}, and the config has {has}", 0)
-    if layout.machines > 1 and layout.sync_every:
-        why = "a replica that makes steps alone sees only on machine 0 that another one was lost"
-        what = f"{layout.sync_every}, and `parallel.machines` is {layout.machines}"
-        yield suggest("parallel.sync_every", what, 0, why=why)
 
 
 @rule("REP004", Severity.ERROR)
