@@ -31,6 +31,7 @@ from prime_train.supervise.machines import follower, relay
 from prime_train.supervise.machines.channel import Channel, read_frame
 from prime_train.supervise.machines.post import Post
 from prime_train.supervise.machines.protocol import KINDS, Lost, join, name_command, name_report
+from prime_train.supervise.machines.replica_places import OtherReplicas
 from tests.fuzz import series
 from tests.fuzz.values import change, extreme, garble
 from tests.unit.trainer import tiny
@@ -134,12 +135,13 @@ class _Machine:
 class _Attempt:
     """The relay of an attempt. What it prints goes to a strict log, like that of an attempt."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_replicas: bool) -> None:
         self.run_dir = RunDir(folder)
         self.bus = WireBus()
+        replicas = OtherReplicas(self.run_dir.replicas(2), 2, here=2, least=3) if has_replicas else None
         post = Post(MACHINES, self.bus.as_bus(), CONFIG)
         self.relay = relay._Relay(
-            MACHINES, LAUNCH, post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir
+            MACHINES, LAUNCH, post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir, replicas
         )
 
     def join(self, rank: int) -> bool:
@@ -161,7 +163,7 @@ def _log() -> Iterator[None]:
 def play_relay(chance: random.Random) -> list[str]:
     relay.ask_to_stop = lambda: None  # the supervisor would be this process
     with tempfile.TemporaryDirectory(prefix="frames-") as folder, _log():
-        attempt = _Attempt(Path(folder))
+        attempt = _Attempt(Path(folder), has_replicas=chance.random() < 0.5)
         attempt.relay.has_secret = chance.random() < 0.5
         try:
             machines: list[_Machine] = []

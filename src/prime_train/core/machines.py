@@ -16,9 +16,11 @@ RANK = "PRIME_TRAIN_MACHINE_RANK"
 ADDRESSES = "PRIME_TRAIN_MACHINE_ADDRESSES"
 PORT = "PRIME_TRAIN_MACHINE_PORT"
 INTERFACE = "PRIME_TRAIN_MACHINE_INTERFACE"
+OWN = "PRIME_TRAIN_MACHINE_OWN_ADDRESS"
 SECRET = "PRIME_TRAIN_MACHINE_SECRET"  # what the machines of a run share, and no other user of them knows
 USUAL_PORT = 29400  # torchrun's for c10d (torch 2.13, elastic/rendezvous/c10d_rendezvous_backend.py)
 MOST_MACHINES = 4096
+LOOPBACK = "127.0.0.1"
 _SLURM_PORTS = range(20_000, 28_000, 2)  # two jobs may share a node, so the port depends on the number of the job
 
 
@@ -27,13 +29,15 @@ class Machines:
     """The address of each machine, by its number; `rank` is the number of this one.
 
     Machine 0 listens on `port` for the supervisors of the others, and its rank 0 on `port` + 1 for their ranks.
-    `interface`: the network interface of this machine; "" = the library chooses.
+    `interface`: the network interface of this machine; "" = the library chooses. `own`: the address of that interface,
+    which is not always the one that a name of this machine has here.
     """
 
     rank: int
     addresses: tuple[str, ...]
     port: int = USUAL_PORT
     interface: str = ""
+    own: str = ""
 
     @property
     def count(self) -> int:
@@ -54,6 +58,7 @@ class Machines:
             ADDRESSES: ",".join(self.addresses),
             PORT: str(self.port),
             INTERFACE: self.interface,
+            OWN: self.own,
         }
 
 
@@ -90,7 +95,7 @@ def read_machines(environment: Mapping[str, str]) -> Machines | None:
         raise ValueError(f"{RANK} is {rank}, and {ADDRESSES} names {len(addresses)} machines")
     if not 0 < port < 65_535:
         raise ValueError(f"{PORT} is {port}")
-    return Machines(rank, addresses, port, environment.get(INTERFACE, ""))
+    return Machines(rank, addresses, port, environment.get(INTERFACE, ""), environment.get(OWN, ""))
 
 
 def find_machines(environment: Mapping[str, str]) -> Machines | None:

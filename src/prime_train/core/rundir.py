@@ -84,6 +84,10 @@ class RunDir:
         """The folder in which each rank of this machine keeps the times of its latest steps."""
         return self.attempt(attempt) / "times"
 
+    def replicas(self, attempt: int) -> Path:
+        """The folder for the files of the replicas of an attempt."""
+        return self.attempt(attempt) / "replicas"
+
     def drained_gpus(self, attempt: int) -> Path:
         """The GPUs without which the replicas of the attempt are to go on."""
         return self.attempt(attempt) / "drained_gpus.json"

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.core.machines import INTERFACE
+from prime_train.core.machines import INTERFACE, LOOPBACK
 from prime_train.core.python_child import own_module
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
@@ -34,7 +34,6 @@ ROLE = "trainer"
 _TRAINER = "prime_train.trainer"
 _REPLICAS = "prime_train.trainer.replicas.launcher"
 _RELAY = "prime_train.supervise.machines.relay"
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class Bundled(RunTomlProgram):
         server = launched_server(run)
         served = (Role(vllm.ROLE, vllm.count_gpus(server), serves=True),) if server is not None else ()
         layout = run.parallel
-        least = layout.min_replicas * layout.group_processes if layout.replicas else None
+        least = min(layout.min_replicas, layout.replicas_here) * layout.group_processes if layout.replicas else None
         return (Role(ROLE, layout.processes_here, least_gpus=least), *served)
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
@@ -107,6 +106,8 @@ def plan_relay(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) ->
         "--micro-batch": run.batch.micro_batch,
         "--processes": run.parallel.processes_here,
         "--join-limit-s": run.prime_train.heartbeat.join_limit_s,
+        "--replicas": run.parallel.replicas_here,
+        "--min-replicas": run.parallel.min_replicas,
     }
     options = (text for name, value in values.items() for text in (name, str(value)))
     return Launch(

@@ -184,6 +184,11 @@ class Parallel:
         return max(1, self.processes // self.machines)
 
     @property
+    def replicas_here(self) -> int:
+        """Replicas of one machine; 0 without replicas."""
+        return self.replicas // self.machines
+
+    @property
     def group_processes(self) -> int:
         """Training processes of one replica, or all without replicas."""
         return max(1, self.processes // max(1, self.replicas))

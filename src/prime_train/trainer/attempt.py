@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.machines import Machines, read_machines
+from prime_train.core.machines import LOOPBACK, Machines, read_machines
 from prime_train.core.process_id import Identity, parse_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog
@@ -43,6 +43,7 @@ def read_ranks(environment: Mapping[str, str]) -> Ranks:
 
 REPLICA_ENV, REPLICAS_ENV = "PRIME_TRAIN_REPLICA", "PRIME_TRAIN_REPLICAS"
 RESTART_ENV = "PRIME_TRAIN_REPLICA_RESTART"  # how often this replica was started again in the attempt
+HOST_ENV, HERE_ENV = "PRIME_TRAIN_REPLICA_HOST", "PRIME_TRAIN_REPLICAS_HERE"  # set on several machines
 
 
 @dataclass(slots=True)
@@ -53,6 +54,17 @@ class Replica:
     count: int
     restarts: int = 0
     leads: bool = False
+    host: str = LOOPBACK  # the address under which the replicas of other machines reach this one
+    here: int = 0  # replicas of each machine; 0 = one machine has all
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether it is on machine 0, which has the run directory."""
+        return self.has_writer((self.number,))
+
+    def has_writer(self, members: Sequence[int]) -> bool:
+        """Whether one of these replicas is on machine 0. The first one leads."""
+        return not self.here or min(members, default=0) < self.here
 
 
 def read_replica(environment: Mapping[str, str]) -> Replica | None:
@@ -60,7 +72,8 @@ def read_replica(environment: Mapping[str, str]) -> Replica | None:
     if REPLICA_ENV not in environment:
         return None
     number, count, restarts = (int(environment.get(name, "0")) for name in (REPLICA_ENV, REPLICAS_ENV, RESTART_ENV))
-    return Replica(number, count, restarts, leads=number == 0 and restarts == 0)
+    host, here = environment.get(HOST_ENV, LOOPBACK), int(environment.get(HERE_ENV, "0"))
+    return Replica(number, count, restarts, leads=number == 0 and restarts == 0, host=host, here=here)
 
 
 @dataclass(frozen=True, slots=True)

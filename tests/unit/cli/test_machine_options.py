@@ -24,7 +24,7 @@ def test_a_run_on_one_machine_needs_no_place() -> None:
 
 def test_the_options_name_the_place() -> None:
     found = find_place(_run(2), 1, ADDRESSES, 4000)
-    assert found == Machines(1, ("127.0.0.1", "127.0.0.2"), 4000, "lo")
+    assert found == Machines(1, ("127.0.0.1", "127.0.0.2"), 4000, "lo", "127.0.0.2")
 
 
 @pytest.mark.parametrize("others", ["10.0.0.2", "8.8.8.8"])
@@ -48,6 +48,19 @@ def test_on_loopback_a_missing_secret_is_a_warning(
     assert capsys.readouterr().err == ""
 
 
+def test_replicas_warn_of_the_ports_of_torchft_and_need_ipv4(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(SECRET, "0f1e2d3c4b5a6978")
+    run = replace(_run(2), parallel=Parallel(processes=2, replicas=2, machines=2))
+    find_place(run, 0, ADDRESSES)
+    assert capsys.readouterr().err == ""
+    find_place(run, 0, "192.0.2.1,192.0.2.2")
+    assert "torchft listens on ports of 192.0.2.1" in capsys.readouterr().err
+    with pytest.raises(UserError, match="need IPv4"):
+        find_place(run, 0, "::1,::1")
+
+
 def test_a_machine_that_knows_no_other_is_refused() -> None:
     with pytest.raises(UserError, match="needs 2 machines, and no variable or option names them"):
         find_place(_run(2))
@@ -63,4 +76,4 @@ def test_machines_that_the_config_does_not_have_are_refused() -> None:
 def test_the_variables_of_skypilot_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"NODE_RANK": "0", "NODE_IPS": ADDRESSES.replace(",", "\n"), "NUM_NODES": "2"}.items():
         monkeypatch.setenv(f"SKYPILOT_{name}", value)
-    assert find_place(_run(2)) == Machines(0, ("127.0.0.1", "127.0.0.2"), 29400, "lo")
+    assert find_place(_run(2)) == Machines(0, ("127.0.0.1", "127.0.0.2"), 29400, "lo", "127.0.0.1")

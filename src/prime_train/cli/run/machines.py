@@ -13,7 +13,7 @@ import typer
 from prime_train.cli.run.preflight import CheckedConfig
 from prime_train.cli.terminal.standard_streams import write_note
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.machines import ADDRESSES, PORT, RANK, SECRET, Machines
+from prime_train.core.machines import ADDRESSES, PORT, RANK, SECRET, Machines, is_loopback
 from prime_train.programs import program_of
 from prime_train.programs.base import absolute
 from prime_train.spec import RunSpec
@@ -61,7 +61,23 @@ def find_place(
     require_server("parallel.machines")
     if not os.environ.get(SECRET):
         write_note(f"warning: without a secret any user of this machine can join the run; set {SECRET}=$({MAKE})")
-    return replace(found, interface=protocol.find_interface(protocol.find_own(found)))
+    own = protocol.find_own(found)
+    if run.parallel.replicas:
+        _check_addresses(found, own)
+    return replace(found, interface=protocol.find_interface(own), own=own)
+
+
+def _check_addresses(machines: Machines, own: str) -> None:
+    """Warn of ports without authentication. UserError for an address that torchft cannot take apart."""
+    if ":" in own:
+        why = "torchft 0.2.0 writes addresses as HOST:PORT, which an IPv6 address makes ambiguous"
+        fix = "--machine-addresses with IPv4 addresses, or parallel.replicas = 0"
+        raise UserError("replicas on several machines need IPv4", machines.name(machines.rank), why, fix)
+    if not is_loopback(own):
+        write_note(
+            f"warning: torchft listens on ports of {own} that the system chooses, and asks for no secret there: who "
+            "reaches them can end replicas, change weights and run code; keep the machines in a private network"
+        )
 
 
 def _wrong_count(wanted: int, count: int) -> UserError:

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 @rule("REP001", Severity.ERROR)
 def replicas_do_not_divide(run: RunSpec) -> Problems:
-    """`replicas` must divide `processes`, and be no less than `min_replicas`.
+    """`replicas` must divide `processes`, be divided by `machines`, and be no less than `min_replicas`.
 
-    every replica has the same number of processes, and a step waits until as many replicas are there
+    every replica has the same number of processes on one machine, and a step waits until as many replicas are there
 
-    Source: trainer/attempt.py (a group has processes / replicas ranks); torchft, Manager (min_replica_size).
+    Source: trainer/replicas/launcher.py (the replicas of a machine follow each other by number); torchft, Manager
+    (min_replica_size).
 
     Bad:
         [parallel]
@@ -31,10 +32,16 @@ def replicas_do_not_divide(run: RunSpec) -> Problems:
         processes = 2
         replicas = 2
         min_replicas = 3
+    Bad:
+        [parallel]
+        processes = 6
+        replicas = 3
+        machines = 2
     Good:
         [parallel]
-        processes = 2
-        replicas = 2
+        processes = 8
+        replicas = 4
+        machines = 2
     """
     layout = run.parallel
     if not layout.replicas:
@@ -45,6 +52,10 @@ def replicas_do_not_divide(run: RunSpec) -> Problems:
             f"`parallel.processes` {layout.processes} do not divide by {layout.replicas}",
             layout.processes,
         )
+    elif layout.replicas % layout.machines:
+        what = f"{layout.replicas} replicas do not divide by `parallel.machines` {layout.machines}"
+        nearest = max(1, layout.replicas // layout.machines) * layout.machines
+        yield suggest("parallel.replicas", what, nearest, why="a replica is whole on one machine, which has as many")
     if layout.min_replicas > layout.replicas:
         what = f"{layout.min_replicas} replicas are awaited, and `parallel.replicas` is {layout.replicas}"
         yield suggest("parallel.min_replicas", what, layout.replicas, why="no step would ever be made")
@@ -90,7 +101,7 @@ def settings_of_replicas_alone(run: RunSpec) -> Problems:
 
 @rule("REP003", Severity.ERROR)
 def replicas_do_not_go_with(run: RunSpec) -> Problems:
-    """Replicas train on text or chats, on one machine, without an engine.
+    """Replicas train on text or chats, without an engine.
 
     an engine, environments and clips belong to rank 0 of the run, and every replica has a rank 0 of its own
 
@@ -104,15 +115,11 @@ def replicas_do_not_go_with(run: RunSpec) -> Problems:
         [parallel]
         processes = 2
         replicas = 2
-    Bad:
-        [parallel]
-        processes = 2
-        replicas = 2
-        machines = 2
     Good:
         [parallel]
         processes = 2
         replicas = 2
+        machines = 2
     """
     layout = run.parallel
     if not layout.replicas or run.format != "run.toml":
@@ -122,10 +129,6 @@ def replicas_do_not_go_with(run: RunSpec) -> Problems:
     elif run.server is not None or run.tasks:
         has = "[inference]" if run.server is not None else "[[tasks]]"
         yield suggest("parallel.replicas", f"{layout.replicas}, and the config has {has}", 0)
-    if layout.machines > 1:
-        why = "the replicas of a run are started by one supervisor, which starts processes of its machine alone"
-        what = f"{layout.replicas}, and `parallel.machines` is {layout.machines}"
-        yield suggest("parallel.replicas", what, 0, why=why)
 
 
 @rule("REP004", Severity.ERROR)

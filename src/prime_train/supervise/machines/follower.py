@@ -30,6 +30,7 @@ from prime_train.supervise.launch.run_directory import shrink
 from prime_train.supervise.machines.channel import Channel
 from prime_train.supervise.machines.machine_test import MachineTest
 from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Lost, Message, join
+from prime_train.supervise.machines.replica_places import OwnReplicas
 from prime_train.supervise.machines.uplink import Uplink, open_uplink
 from prime_train.supervise.processes import process
 from prime_train.supervise.processes.children import Children
@@ -133,6 +134,8 @@ class _Follower:
                         self._launch(message)
                     case "plan" if self.trainer is not None:
                         self._take_plan(message["version"], message["text"])
+                    case "lighthouse" if self.trainer is not None:
+                        self.trainer.replicas.take_port(message["port"])
                     case "paused" if self.trainer is None:
                         self.is_paused = True
                         self.note(f"machine 0: {message['why'][:300]}")
@@ -184,6 +187,8 @@ class _Follower:
         if self.run_dir.settings.exists():
             shutil.rmtree(self.run_dir.settings)
         write_atomic(self.run_dir.resolved, to_json(run))
+        if self.run_dir.replicas(attempt).exists():
+            shutil.rmtree(self.run_dir.replicas(attempt))
         for remains in (self.run_dir.stop_request(attempt), self.run_dir.rendezvous(attempt)):
             remains.unlink(missing_ok=True)
         planned = self.program.plan(run, self.run_dir, attempt, resume_step)
@@ -191,7 +196,10 @@ class _Follower:
         host = environment.read_host(str(own_identity()))
         needs = self.program.environment(launch.role, run, self.run_dir, attempt, host)
         launch = replace(launch, variables=(*environment.plan(needs, self.run_dir, host), *launch.variables))
-        self.trainer = _Trainer(attempt, launch, Follower(self.run_dir.events))
+        here = run.parallel.replicas_here
+        numbers = range(self.machines.rank * here, (self.machines.rank + 1) * here)
+        replicas = OwnReplicas(self.run_dir.replicas(attempt), numbers, self.machines.addresses[0])
+        self.trainer = _Trainer(attempt, launch, Follower(self.run_dir.events), replicas)
         self.trainer.skip()
         self.note(f"attempt {attempt} from step {resume_step}")
         self.children.start(launch, attempt)
@@ -214,6 +222,8 @@ class _Follower:
             channel.send({"kind": "log", "text": redact(text, self.secrets)})
         for record in trainer.events.poll():
             channel.send({"kind": "event", "line": encode(record)})
+        for sign in trainer.replicas.list_signs():
+            channel.send(sign)
         if trainer.code is not None:
             channel.send({"kind": "exited", "code": trainer.code})
             trainer.reported = True
@@ -253,9 +263,10 @@ class _Follower:
 class _Trainer:
     """The trainer of one attempt on this machine: what it printed and wrote, and how much of it is sent."""
 
-    def __init__(self, attempt: int, launch: Launch, events: Follower) -> None:
+    def __init__(self, attempt: int, launch: Launch, events: Follower, replicas: OwnReplicas) -> None:
         self.attempt = attempt
         self.events = events
+        self.replicas = replicas
         self.code: int | None = None
         self.stops = False  # machine 0 has asked it to save and to end
         self.reported = False

@@ -68,7 +68,8 @@ CONFIG_HASH = "PRIME_TRAIN_CONFIG_SHA256"  # the variable from which the relay h
 LOG_BYTES = 64 * 1024  # of output in one message
 SILENT_S = 15.0  # a machine that is silent so long may be replaced by one that has not proven who it is
 
-# From a follower: join, log, event, exited, tested, stop. To one: refused, launch, plan, end, paused, test, closed.
+# From a follower: join, log, event, sign, exited, tested, stop. To one: refused, launch, plan, lighthouse, end, paused,
+# test, closed.
 KINDS: dict[str, dict[str, type]] = {
     "join": {"config": str, "version": str},
     "log": {"text": str},
@@ -77,6 +78,8 @@ KINDS: dict[str, dict[str, type]] = {
     "stop": {"by": str},
     "launch": {"attempt": int, "resume_step": int, "micro_batch": int},
     "plan": {"version": int, "text": str},
+    "lighthouse": {"port": int},
+    "sign": {"replica": int, "text": str},
     "end": {"stops": bool},
     "paused": {"why": str},
     "test": {},

@@ -2,7 +2,8 @@
 
 A process of an attempt on machine 0. It waits for the followers of the other machines, has each start its trainer, and
 prints their output. Exits when one of them fails or is lost, and ends the others first. Decides nothing else: the
-supervisor sees a process of the attempt exit.
+supervisor sees a process of the attempt exit. With replicas a machine may be lost and join again: it exits when too few
+replicas live for the limit of a join.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from prime_train.core.machines import SECRET, Machines, read_machines
 from prime_train.core.plans import plan_path, read_plan, show_plan
 from prime_train.core.process_id import parse_identity, signal_identity
 from prime_train.core.rundir import RunDir
-from prime_train.events import CheckpointUnreadable, EventLog, Phase, TrainerFailed, TrainerStarted, decode
+from prime_train.events import CheckpointUnreadable, EventLog, Phase, ReplicaLost, TrainerFailed, TrainerStarted, decode
 from prime_train.supervise.machines import protocol
 from prime_train.supervise.machines.channel import Channel
 from prime_train.supervise.machines.post import Join, Post, open_post
 from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, SILENT_S, Lost, Message
+from prime_train.supervise.machines.replica_places import OtherReplicas
 
 _TICK_S = 0.2
 _END_TICK_S = 0.05
@@ -41,9 +43,17 @@ class _Relay:
     """The machines of one attempt."""
 
     def __init__(
-        self, machines: Machines, launch: Message, post: Post, processes: int, events: EventLog, run_dir: RunDir
+        self,
+        machines: Machines,
+        launch: Message,
+        post: Post,
+        processes: int,
+        events: EventLog,
+        run_dir: RunDir,
+        replicas: OtherReplicas | None = None,
     ) -> None:
         self.machines = machines
+        self.replicas = replicas
         self.plans = run_dir.settings  # the folder of changes of settings
         self.sent_plans: dict[int, int] = {}  # the newest version that each machine has
         self.post = post
@@ -68,7 +78,11 @@ class _Relay:
             self.turn()
             keep()
             now_s = time.monotonic()
-            if self.missing() and self.failed is None:
+            if not self.waits():
+                if self.replicas is not None and self.replicas.lost and reported_s > began_s:
+                    self.events.append(Phase(self.attempt, "train"))
+                began_s = reported_s = now_s
+            elif self.failed is None:
                 if now_s - began_s > join_limit_s:
                     self.give_up(join_limit_s)
                 elif now_s - reported_s > _REPORT_S or reported_s == began_s:
@@ -85,8 +99,11 @@ class _Relay:
         for rank, channel in list(self.joined.items()):
             try:
                 for message in channel.receive():
-                    self._handle(rank, message)
-                self._send_plans(rank, channel)
+                    if rank in self.joined:
+                        self._handle(rank, message)
+                if rank in self.joined:
+                    self._send_plans(rank, channel)
+                    self._send_lighthouse(rank, channel)
             except Lost as error:
                 self._lose(rank, str(error))
 
@@ -96,14 +113,17 @@ class _Relay:
         if joining.problem:
             joining.channel.send({"kind": "refused", "why": joining.problem})
             joining.channel.close()
-            if self.has_secret:
+            if self.has_secret and self.replicas is None:
                 _print(f"{name}: {joining.problem}")
                 self._fail(rank, "config", f"{name}: {joining.problem}", ExitCode.RUN_FAILED)
-            else:  # anyone on that machine may have sent it, so the attempt waits for the machine itself
+            else:  # anyone on that machine may have sent it, or the others train: the attempt waits for the machine
                 self.differences[rank] = joining.problem
         elif there is None:
             joining.channel.send(self.launch)
             self.joined[rank] = joining.channel
+            self.sent_plans.pop(rank, None)
+            if self.replicas is not None:
+                self.replicas.begin(rank)
             _print(f"{name} has joined")
         else:
             joining.channel.close()
@@ -122,18 +142,28 @@ class _Relay:
             self.sent_plans[rank] = version
             version += 1
 
+    def _send_lighthouse(self, rank: int, channel: Channel) -> None:
+        if self.replicas is not None and (port := self.replicas.find_news(rank)) is not None:
+            channel.send({"kind": "lighthouse", "port": port})
+
     def _handle(self, rank: int, message: Message) -> None:
         match message["kind"]:
             case "log":
                 self._log(rank, message["text"])
             case "event":
                 record = decode(message["line"])
-                if record is not None and isinstance(record.event, _TAKEN) and record.event.attempt == self.attempt:
+                taken = _TAKEN if self.replicas is None else ReplicaLost  # whose failure ends nothing
+                if record is not None and isinstance(record.event, taken) and record.event.attempt == self.attempt:
                     self.events.append(record.event)
+            case "sign" if self.replicas is not None:
+                self.replicas.keep_sign(rank, message["replica"], message["text"])
             case "exited":
                 self.exited[rank] = code = message["code"]
                 if code != 0 and not self.ending:
                     self._report_exit(rank, code)
+            case "stop" if self.replicas is not None and self.replicas.count(self._live(rank)) >= self.replicas.least:
+                self.joined[rank].send({"kind": "closed", "code": int(ExitCode.RESUMABLE)})
+                self._lose(rank, f"it got {message['by']}")
             case "stop":
                 _print(f"{self.machines.name(rank)} got {message['by']}: the run is asked to stop")
                 ask_to_stop()
@@ -152,16 +182,40 @@ class _Relay:
     def _report_exit(self, rank: int, code: int) -> None:
         name, number = self.machines.name(rank), -code if code < 0 else code - 128
         _print(f"{name}: its trainer exited with {code}")
-        if 0 < number <= 64:
+        if self.replicas is not None:
+            if code == ExitCode.RUN_FAILED:  # each start would end by it, so the machine is not to come again by itself
+                self.joined[rank].send(
+                    {"kind": "refused", "why": "its replicas fail at their start: see the log there"}
+                )
+            self._lose(rank, f"its replicas ended with exit code {code}")
+        elif 0 < number <= 64:
             self._fail(rank, "signal", f"{name}: its trainer was killed by signal {number}", code)
         else:
             self._end_with(code)
 
     def _lose(self, rank: int, why: str) -> None:
+        """End the attempt, or with replicas wait for the machine to come again."""
         self.joined.pop(rank).close()
-        ended = self.exited.setdefault(rank, 1)
-        if not self.ending and ended != 0:
-            self._fail(rank, "hardware", f"{self.machines.name(rank)} was lost: {why}", 1)
+        ended, what = self.exited.setdefault(rank, 1), f"{self.machines.name(rank)} was lost: {why}"
+        if self.ending or ended == 0:
+            return
+        if self.replicas is None:
+            self._fail(rank, "hardware", what, 1)
+            return
+        del self.exited[rank]
+        _print(what)
+        for lost in self.replicas.lose(rank, what):
+            self.events.append(lost)
+
+    def _live(self, but: int = 0) -> int:
+        """How many other machines train."""
+        return sum(rank not in self.exited and rank != but for rank in self.joined)
+
+    def waits(self) -> bool:
+        """Whether no step is made before another machine comes."""
+        if self.replicas is None:
+            return bool(self.missing())
+        return self.replicas.count(self._live()) < self.replicas.least and 0 not in self.exited.values()
 
     def _fail(self, rank: int, cause_class: str, what: str, code: int) -> None:
         why, fix = _REASONS[cause_class]
@@ -185,6 +239,9 @@ class _Relay:
         """A machine has not come."""
         first = self.missing()[0]
         what = f"{self.name_missing()} did not come within {limit_s:g} s"
+        if self.replicas is not None:
+            there = self.replicas.count(self._live())
+            what = f"{what}, and {there} of the {self.replicas.least} replicas that a step needs are there"
         if first in self.differences:
             what = f"{what}; one that claimed to be it was refused: {self.differences[first]}"
         self._fail(first, MISSING, what, ExitCode.OUT_OF_REACH)
@@ -248,6 +305,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     for name in ("--attempt", "--resume-step", "--micro-batch", "--processes"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--replicas", type=int, default=0, help="of each machine; 0 = every machine is needed")
+    parser.add_argument("--min-replicas", type=int, default=1)
     parser.add_argument("--join-limit-s", type=float, required=True)
     given = parser.parse_args(arguments)
     machines = read_machines(os.environ)
@@ -256,14 +315,19 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     launch = {"kind": "launch", "attempt": given.attempt}
-    launch |= {"resume_step": given.resume_step, "micro_batch": given.micro_batch}
-    events = EventLog(RunDir(given.run_dir).events, f"machines-{given.attempt:03d}")
+    # A replica of another machine reads no checkpoint: it gets the training from one of machine 0.
+    launch |= {"resume_step": 0 if given.replicas else given.resume_step, "micro_batch": given.micro_batch}
+    run_dir = RunDir(given.run_dir)
+    events = EventLog(run_dir.events, f"machines-{given.attempt:03d}")
+    replicas = None
+    if given.replicas:
+        replicas = OtherReplicas(run_dir.replicas(given.attempt), given.attempt, given.replicas, given.min_replicas)
     cause_class = "network"  # names were found at the start of the run, so another attempt may find them
     try:
         protocol.find_own(machines)
         cause_class = "env"
         with open_post(machines, os.environ.get(SECRET, ""), os.environ[CONFIG_HASH], _print) as (post, server):
-            relay = _Relay(machines, launch, post, given.processes, events, RunDir(given.run_dir))
+            relay = _Relay(machines, launch, post, given.processes, events, run_dir, replicas)
             relay.run(server.keep, lambda: bool(stopping), given.join_limit_s)
             return relay.failed or 0
     except UserError as error:

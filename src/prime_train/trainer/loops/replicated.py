@@ -71,13 +71,12 @@ def refuse(attempt: Attempt, opened: OpenedWork) -> None:
     run = attempt.run
     unable = {
         "run.kind": run.run.kind not in ("pretrain", "sft"),
-        "parallel.machines": run.parallel.machines > 1,
         "model.experts": opened.ready.training.routers is not None,
     }
     for key, is_refused in unable.items():
         if is_refused:
             what = f"parallel.replicas = {run.parallel.replicas} does not go with this {key}"
-            why = "a replica trains on text, on one machine, and each step sums the gradients of all"
+            why = "a replica trains on text, and each step sums the gradients of all"
             raise UserError(what, key, why, "parallel.replicas = 0, or another value of this key")
 
 
@@ -219,12 +218,15 @@ class ReplicaLoop:
         return self.seat.reader.reached.step
 
     def await_others(self) -> None:
-        """Wait for the other replicas of a start, so that the first steps have all of them. One may never come."""
+        """Wait for the other replicas of a start, so that the first steps have all of them. One may never come.
+
+        Only machine 0 has the signs of all, and the others make no step without it.
+        """
         # Connected first: replicas whose heartbeats are known wait for each other at the first step.
         self.quorum.connect(self.reached)
         self.sign.write("ready", self.reached)
         until_s = time.monotonic() + _GATHER_LIMIT_S
-        while self._replica.restarts == 0 and time.monotonic() < until_s:
+        while self._replica.restarts == 0 and self._replica.may_lead and time.monotonic() < until_s:
             others = (read_sign(self.folder, number) for number in range(self._replica.count))
             if all(sign is not None and sign.stage != "setup" for sign in others):
                 break

@@ -13,7 +13,9 @@ after the rows of the committed steps (`step_rows`). The batch stays the same, o
 learning rate (`scaling`).
 
 The first replica of a quorum leads: it alone writes events, metrics and checkpoints. So a checkpoint is one of a run
-without replicas, and any number of them goes on from it.
+without replicas, and any number of them goes on from it. On several machines each has a launcher of its own replicas.
+Machine 0 has the first ones, and no step is made without one of them, so the leader has the run directory. A replica of
+another machine reads no checkpoint, and gets the training from a replica that has it.
 
 With `parallel.sync_every` the loop is `loops/local_steps`. Its turn is a round of several steps (`round_plan`), and at
 the end torchft's own classes join the weights (`rounds`). Quorum, launcher and judgement are the same.

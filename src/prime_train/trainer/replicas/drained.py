@@ -23,12 +23,12 @@ def find_drained(run: RunSpec, run_dir: RunDir, attempt: int, before: Mapping[in
 
 
 def count_replicas(run: RunSpec, visible: str | None) -> int:
-    """The replicas to start: those of the config, or fewer where the supervisor leaves GPUs out.
+    """The replicas to start on this machine: those of the config, or fewer where the supervisor leaves GPUs out.
 
     `visible`: CUDA_VISIBLE_DEVICES. The supervisor names GPUs by their UUIDs.
     """
-    layout = run.parallel
+    layout, here = run.parallel, run.parallel.replicas_here
     found = sum(name.startswith("GPU-") for name in (visible or "").split(","))
     if not found:
-        return layout.replicas
-    return max(layout.min_replicas, min(layout.replicas, found // layout.group_processes))
+        return here
+    return max(min(layout.min_replicas, here), min(here, found // layout.group_processes))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from prime_train.core.errors import ExitCode
-from prime_train.trainer.replicas.lighthouse import LOOPBACK
+from prime_train.core.machines import LOOPBACK
 
 
 class RankProcess(Protocol):
@@ -85,7 +85,7 @@ def choose_code(codes: Sequence[int]) -> int:
 def start_group(
     start: StartRank, arguments: Sequence[str], variables: Mapping[str, str], number: int, size: int
 ) -> GroupProcesses:
-    """Start the `size` ranks of replica `number`. Raises OSError."""
+    """Start the `size` ranks of a replica, whose number on this machine is `number`. Raises OSError."""
     together = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(_find_port()), "WORLD_SIZE": str(size)} if size > 1 else {}
     group = GroupProcesses([])
     try:

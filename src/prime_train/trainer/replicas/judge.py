@@ -95,8 +95,12 @@ def count_failures(one: WatchedReplica) -> int:
     return 1 if one.ended_s - one.started_s > _STEADY_S else one.failures + 1
 
 
-def judge_end(replicas: Sequence[WatchedReplica], seen: SeenSteps, resume_step: int) -> int | None:
+def judge_end(
+    replicas: Sequence[WatchedReplica], seen: SeenSteps, resume_step: int, others: Sequence[WatchedReplica] = ()
+) -> int | None:
     """The exit code of the attempt; None while it goes on. It is done when the leader is.
+
+    `others`: those of other machines, from which a lost replica gets the weights too.
 
     It is over when no replica has the weights of the latest step: those that start again have none before another one
     gives them, and would begin at the first step. A new attempt starts from a checkpoint.
@@ -107,9 +111,20 @@ def judge_end(replicas: Sequence[WatchedReplica], seen: SeenSteps, resume_step: 
     is_starting = seen.step <= resume_step and None in codes
     if is_starting and ExitCode.RUN_FAILED in codes:  # every replica would end by it, one start after the other
         return ExitCode.RUN_FAILED
-    if is_starting or any(_has_weights(one, seen) for one in replicas):
+    if is_starting or any(_has_weights(one, seen) for one in (*replicas, *others)):
         return None
     return next((code for code in codes if code), 1)
+
+
+def judge_other_machine(replicas: Sequence[WatchedReplica], seen: SeenSteps) -> int | None:
+    """The exit code on a machine other than 0. It ends with the run, and starts again what is lost before.
+
+    The weights are on machine 0, without which there is no step.
+    """
+    codes = [one.exit_code for one in replicas]
+    if not seen.step and ExitCode.RUN_FAILED in codes:  # each start would end by it
+        return ExitCode.RUN_FAILED
+    return 0 if None not in codes and 0 in codes else None
 
 
 def _has_weights(one: WatchedReplica, seen: SeenSteps) -> bool:

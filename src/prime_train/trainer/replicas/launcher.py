@@ -4,6 +4,9 @@ python -m prime_train.trainer.replicas.launcher RUN_DIR --attempt N --resume-ste
 
 The supervisor starts it in the place of torchrun. Never imports torch. Exits with 0 when the replica that leads has
 finished, and with the code of a failed one when no replica is left: a new attempt then starts from a checkpoint.
+
+On several machines each has one, for the replicas of its own numbers. That of machine 0 has the lighthouse, and the
+others get the address by the relay.
 """
 
 from __future__ import annotations
@@ -20,11 +23,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
+from prime_train.core.machine_secret import require_secret
+from prime_train.core.machines import ADDRESSES, LOOPBACK, Machines, read_machines
 from prime_train.core.python_child import own_module
+from prime_train.core.replica_files import LIGHTHOUSE
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import EventLog, LighthouseLost, ReplicaLost, TrainerFailed
 from prime_train.spec import RunSpec
-from prime_train.trainer.attempt import REPLICA_ENV, REPLICAS_ENV, RESTART_ENV, read_run, watch_supervisor
+from prime_train.trainer.attempt import (
+    HERE_ENV,
+    HOST_ENV,
+    REPLICA_ENV,
+    REPLICAS_ENV,
+    RESTART_ENV,
+    read_run,
+    watch_supervisor,
+)
 from prime_train.trainer.loops.metrics import drop_after
 from prime_train.trainer.replicas.drained import count_replicas, find_drained
 from prime_train.trainer.replicas.groups import GroupProcesses, forget_times, start_group
@@ -36,13 +50,15 @@ from prime_train.trainer.replicas.judge import (
     count_failures,
     find_hung,
     judge_end,
+    judge_other_machine,
 )
-from prime_train.trainer.replicas.life_sign import LIGHTHOUSE, folder_of, read_sign, take_failure
+from prime_train.trainer.replicas.life_sign import folder_of, read_sign, take_failure
 from prime_train.trainer.replicas.limits import DEFAULT_LIMIT_S
 from prime_train.trainer.replicas.round_plan import ENDLESS_JOIN_S, choose_sum_limit_s
 
 _TURN_S = 0.1
 _END_LIMIT_S = 10.0  # for the other replicas to end after the leader has finished
+_LATE_S = 5.0  # for the signs of other machines to arrive
 
 
 def main(arguments: list[str]) -> int:
@@ -56,7 +72,10 @@ def main(arguments: list[str]) -> int:
     run = read_run(run_dir)
     # Here, because any replica may be the first to write a line.
     drop_after(run_dir.metrics, given.resume_step)
-    launcher = ReplicaLauncher(run, run_dir, given.attempt, given.resume_step)
+    machines = read_machines(os.environ)
+    if machines is not None:  # what torchft listens on needs no secret, so at least the machines have one
+        require_secret(machines, os.environ)
+    launcher = ReplicaLauncher(run, run_dir, given.attempt, given.resume_step, machines)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, launcher.on_signal)
     try:
@@ -67,12 +86,13 @@ def main(arguments: list[str]) -> int:
 
 @dataclass(slots=True)
 class ReplicaLauncher:
-    """The processes of one attempt."""
+    """The processes of one attempt on this machine."""
 
     run: RunSpec
     run_dir: RunDir
     attempt: int
     resume_step: int
+    machines: Machines | None = None  # None = one machine
     folder: Path = field(init=False)
     _events: EventLog = field(init=False)
     _replicas: dict[int, WatchedReplica] = field(default_factory=dict)
@@ -84,18 +104,21 @@ class ReplicaLauncher:
     _last_failure: TrainerFailed | None = None
     _drained: dict[int, str] = field(default_factory=dict)  # replica, and the GPU without which the run goes on
     _freed: set[int] = field(default_factory=set)  # those among them whose end is reported
-    _count: int = field(init=False)
+    _numbers: range = field(init=False)  # of the replicas of this machine
+    _over_since_s: float | None = None
 
     def __post_init__(self) -> None:
-        self._count = count_replicas(self.run, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        first = self._rank * self.run.parallel.replicas_here
+        self._numbers = range(first, first + count_replicas(self.run, os.environ.get("CUDA_VISIBLE_DEVICES")))
         self.folder = folder_of(self.run_dir, self.attempt)
         self._events = EventLog(self.run_dir.events, f"trainer-{self.attempt:03d}-replicas")
 
     def run_attempt(self) -> int:
         """Start all replicas, and look at them until the attempt is over. Returns the exit code."""
         make_folder(self.folder)
-        self._start_lighthouse()
-        for number in range(self._count):
+        if self._rank == 0:
+            self._start_lighthouse()
+        for number in self._numbers:
             self._start(number, self.resume_step)
         while (code := self._judge_end()) is None:
             self._look()
@@ -106,8 +129,28 @@ class ReplicaLauncher:
                 process.kill()
         return code if code >= 0 else 128 - code
 
+    @property
+    def _rank(self) -> int:
+        return 0 if self.machines is None else self.machines.rank
+
     def _judge_end(self) -> int | None:
-        return judge_end(list(self._replicas.values()), self._seen, self.resume_step)
+        replicas = list(self._replicas.values())
+        if self._rank:
+            return judge_other_machine(replicas, self._seen)
+        others = self._list_others()
+        code = judge_end(replicas, self._seen, self.resume_step, others)
+        if not code or not others:
+            self._over_since_s = None
+            return code
+        # The last sign of a replica on another machine may still be on the way.
+        self._over_since_s = self._over_since_s or time.monotonic()
+        return code if time.monotonic() > self._over_since_s + _LATE_S else None
+
+    def _list_others(self) -> list[WatchedReplica]:
+        """The replicas of the other machines that have joined, by their signs, which the relay writes."""
+        layout = self.run.parallel
+        signs = ((number, read_sign(self.folder, number)) for number in range(layout.replicas_here, layout.replicas))
+        return [WatchedReplica(number, 0.0, sign) for number, sign in signs if sign is not None]
 
     def _look(self) -> None:
         now_s = time.monotonic()
@@ -124,7 +167,7 @@ class ReplicaLauncher:
             self._reasons.setdefault(number, f"it hung: {why}")
             self._processes[number].kill()
         self._end_drained()
-        if self._judge_end() is None and not self._is_ending(replicas):
+        if self._judge_end() is None and self._over_since_s is None and not self._is_ending(replicas):
             for one in replicas:
                 if one.exit_code and one.number not in self._drained and now_s >= one.ended_s + self._restart_s(one):
                     self._restart(one)
@@ -175,12 +218,15 @@ class ReplicaLauncher:
         arguments = (str(self.run_dir.path), "--attempt", str(self.attempt), "--resume-step", str(resume_step))
         variables = {
             REPLICA_ENV: str(number),
-            REPLICAS_ENV: str(self._count),
+            REPLICAS_ENV: str(len(self._numbers) if self.machines is None else self.run.parallel.replicas),
             RESTART_ENV: str(self._restarts.get(number, 0)),
             "RUST_LOG": _log_level(),
         }
+        if self.machines is not None:  # a replica is whole on one machine, so its ranks know of no other
+            here = str(self.run.parallel.replicas_here)
+            variables |= {ADDRESSES: "", HOST_ENV: self.machines.own, HERE_ENV: here}
         size = self.run.parallel.group_processes
-        self._processes[number] = start_group(start_replica, arguments, variables, number, size)
+        self._processes[number] = start_group(start_replica, arguments, variables, number - self._numbers.start, size)
         self._replicas[number] = WatchedReplica(number, time.monotonic(), failures=failures)
 
     def _start_lighthouse(self) -> None:
@@ -188,9 +234,9 @@ class ReplicaLauncher:
         layout = self.run.parallel
         # One that comes back must not begin without those that are in a round, which may be a long one.
         waits = ("--join-limit-s", str(ENDLESS_JOIN_S)) if layout.sync_every else ()
-        command = own_module(
-            "prime_train.trainer.replicas.lighthouse", "--min-replicas", str(layout.min_replicas), *waits
-        )
+        host = LOOPBACK if self.machines is None else self.machines.own
+        options = ("--min-replicas", str(layout.min_replicas), "--host", host, *waits)
+        command = own_module("prime_train.trainer.replicas.lighthouse", *options)
         pipe = subprocess.PIPE
         self._lighthouse = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, text=True, env=os.environ | {"RUST_LOG": _log_level()}

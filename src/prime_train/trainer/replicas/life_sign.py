@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from prime_train.core import outside
+from prime_train.core.replica_files import SIGN_BYTES, sign_path
 from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
 from prime_train.events import TrainerFailed
 
 Stage = Literal["setup", "ready", "waits", "works", "sums", "saves", "done", "left"]
 _STAGES = frozenset(get_args(Stage))
-LIGHTHOUSE = "lighthouse"  # the file with the address; another one after a lighthouse was lost
-_LINE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,7 @@ class LifeSign:
 
 def folder_of(run_dir: RunDir, attempt: int) -> Path:
     """The folder for the files of the replicas of an attempt."""
-    return run_dir.attempt(attempt) / "replicas"
-
-
-def sign_path(folder: Path, replica: int) -> Path:
-    return folder / f"replica-{replica}.json"
+    return run_dir.replicas(attempt)
 
 
 class SignFile:
@@ -65,7 +60,7 @@ class SignFile:
         sign = LifeSign(stage, step, time.monotonic(), os.getpid(), self.round_steps, sum_limit_s, is_wide)
         # Always as long as before, so that no end of an earlier line stays behind it.
         with suppress(OSError):
-            os.pwrite(self._file, json.dumps(asdict(sign)).ljust(_LINE_BYTES).encode() + b"\n", 0)
+            os.pwrite(self._file, json.dumps(asdict(sign)).ljust(SIGN_BYTES - 1).encode() + b"\n", 0)
 
 
 def keep_failure(folder: Path, replica: int, failed: TrainerFailed) -> None:

@@ -1,7 +1,8 @@
 """Runs torchft's lighthouse, which knows the replicas that live: `python -m prime_train.trainer.replicas.lighthouse`.
 
-Prints the address, and exits when its input is closed, which is when the launcher ends. Listens on 127.0.0.1 alone,
-because a request to it needs no secret and can end a replica.
+Prints the address, and exits when its input is closed, which is when the launcher ends. Listens on 127.0.0.1, because a
+request to it needs no secret and can end a replica. A run on several machines has it on the address of machine 0, which
+is to be that of a private network.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlsplit
 
-LOOPBACK = "127.0.0.1"
+from prime_train.core.machines import LOOPBACK
+
 HEARTBEAT_LIMIT_MS = 2000  # a replica sends ten heartbeats a second, and is lost without one for so long
 _JOIN_LIMIT_S = 60.0
 
@@ -24,15 +26,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--min-replicas", type=int, default=1, help="replicas without which there is no step")
     waits = "seconds for a replica that lives and has not come to the step"
     parser.add_argument("--join-limit-s", type=float, default=_JOIN_LIMIT_S, help=waits)
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on")
     given = parser.parse_args(arguments)
     server = load_coordination().LighthouseServer(
-        bind=f"{LOOPBACK}:0",
+        bind=f"{given.host}:0",
         min_replicas=given.min_replicas,
         join_timeout_ms=round(1000 * given.join_limit_s),
         heartbeat_timeout_ms=HEARTBEAT_LIMIT_MS,
     )
     # Its own address has the name of the machine, under which it does not listen.
-    sys.stdout.write(f"http://{LOOPBACK}:{urlsplit(server.address()).port}\n")
+    sys.stdout.write(f"http://{given.host}:{urlsplit(server.address()).port}\n")
     sys.stdout.flush()
     sys.stdin.read()
     server.shutdown()

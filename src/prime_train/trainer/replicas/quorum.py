@@ -26,11 +26,10 @@ from torch.distributed import ReduceOp, TCPStore  # type: ignore[attr-defined]  
 from torchft.checkpointing.pg_transport import PGTransport
 from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
-from prime_train.core import outside
+from prime_train.core.replica_files import read_lighthouse
 from prime_train.trainer.attempt import Replica
 from prime_train.trainer.parallel import NotCommittedError, World
-from prime_train.trainer.replicas.life_sign import LIGHTHOUSE, SignFile, Stage
-from prime_train.trainer.replicas.lighthouse import LOOPBACK
+from prime_train.trainer.replicas.life_sign import SignFile, Stage
 from prime_train.trainer.replicas.limits import StepPace
 from prime_train.trainer.replicas.ranks import agree
 
@@ -79,8 +78,17 @@ class Quorum:
     def begin(self, step: int) -> bool:
         """Wait for the replicas of the next step; `step` was committed last. Returns whether the quorum has changed.
 
-        Loads the state of another replica where this one is behind.
+        Loads the state of another replica where this one is behind. Each quorum has a replica of machine 0, which
+        writes for all.
         """
+        has_changed = self._begin(step)
+        if self.replica.here:
+            while not agree(self.settings.world, self.replica.has_writer(self.members), self._step):
+                time.sleep(_RETRY_S)
+                has_changed = self._begin(self._step) or has_changed
+        return has_changed
+
+    def _begin(self, step: int) -> bool:
         self._step = step
         # Before the sign, because a replica that waits for the others is not killed: here it waits for its own ranks.
         agree(self.settings.world, True, step)
@@ -88,7 +96,7 @@ class Quorum:
         self._repeat(lambda: self._join(step))
         self._step = self._manager.current_step()
         self.size, self.rank = self._manager.num_participants(), self._manager.participating_rank() or 0
-        self.replica.leads = self.rank == 0
+        self.replica.leads = self.rank == 0 and self.replica.may_lead
         if self._read_known() != self._known:
             self.pace = self.pace.widen()
         self._limit_s = self.pace.limit_s
@@ -228,18 +236,17 @@ class Quorum:
 
     def _serve_store(self) -> int:
         """Serve the store of this replica; returns the port."""
-        serving = socket.create_server((LOOPBACK, 0))
+        host = self.replica.host
+        serving = socket.create_server((host, 0))
         port: int = serving.getsockname()[1]
-        self._store = TCPStore(
-            LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=serving.detach()
-        )
+        self._store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=serving.detach())
         return port
 
     def _manage(self, step: int, address: str, port: int) -> None:
         """Take a manager for this rank. `port`: of the store of this replica."""
         limit, world = timedelta(seconds=self.pace.healing_s), self.settings.world
         self._group = group = self._new_group(limit)
-        with _on_loopback():
+        with _on_address(self.replica.host):
             self._manager = torchft.manager.Manager(
                 pg=group,
                 load_state_dict=self.load_state,
@@ -251,11 +258,11 @@ class Quorum:
                 connect_timeout=timedelta(seconds=_CONNECT_LIMIT_S),
                 rank=world.rank,
                 world_size=world.size,
-                store_addr=LOOPBACK,
+                store_addr=self.replica.host,
                 store_port=port,
                 lighthouse_addr=address,
-                replica_id=f"replica{self.replica.number}",
-                hostname=LOOPBACK,
+                replica_id=f"replica{self.replica.number:06}",  # torchft orders them as text, and the first one leads
+                hostname=self.replica.host,
                 # Over the connections of the group: torchft's default serves HTTP on every interface.
                 checkpoint_transport=PGTransport(group, limit, self.settings.device),
                 # All replicas begin with the weights of one seed, or of one checkpoint.
@@ -279,8 +286,7 @@ class Quorum:
             self._group._pg._get_backend(self.settings.device)._set_default_timeout(limit)
 
     def _read_address(self) -> str:
-        path = self.settings.folder / LIGHTHOUSE
-        return outside.read_text(path, outside.MARK_BYTES, self.settings.folder).strip()
+        return read_lighthouse(self.settings.folder)
 
     def _new_group(self, limit: timedelta) -> Any:
         kind = ProcessGroupNCCL if self.settings.device.type == "cuda" else ProcessGroupGloo
@@ -295,12 +301,12 @@ class Quorum:
 
 
 @contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Have the server of a manager listen on 127.0.0.1. torchft 0.2.0 has no setting: it takes every interface."""
+def _on_address(host: str) -> Iterator[None]:
+    """Have the server of a manager listen on one address. torchft 0.2.0 has no setting: it takes every interface."""
     server = torchft.manager.ManagerServer
 
     def start(**settings: Any) -> Any:
-        return server(**settings | {"bind": f"{LOOPBACK}:0"})
+        return server(**settings | {"bind": f"{host}:0"})
 
     torchft.manager.ManagerServer = start
     try:

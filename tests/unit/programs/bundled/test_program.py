@@ -56,6 +56,16 @@ def test_each_of_several_machines_starts_its_part_and_machine_0_the_relay() -> N
     assert [role.gpus for role in PROGRAM.roles(run)] == [4]
 
 
+def test_each_machine_starts_a_launcher_of_its_replicas() -> None:
+    layout = Parallel(processes=8, replicas=4, min_replicas=3, machines=2)
+    run = replace(RUN, parallel=layout)
+    launcher, relay = PROGRAM.plan(run, RUN_DIR, 3, 20)
+    assert launcher.argv[1:3] == ("-m", "prime_train.trainer.replicas.launcher")
+    options = {name: relay.argv[relay.argv.index(name) + 1] for name in ("--replicas", "--min-replicas")}
+    assert options == {"--replicas": "2", "--min-replicas": "3"}
+    assert [(role.gpus, role.least_gpus) for role in PROGRAM.roles(run)] == [(4, 4)]
+
+
 def test_ranks_of_several_machines_meet_on_the_interface_between_them() -> None:
     run = replace(RUN, parallel=Parallel(processes=2, dp_shard=2, machines=2))
     for interface, expected in (("eth1", {"eth1"}), ("", set())):

@@ -91,7 +91,7 @@ def test_variables_that_contradict_are_named(variables: dict[str, str], where: s
 @given(st.integers(1, 40), st.data(), st.integers(1, 65_534))
 def test_children_read_what_the_command_wrote(count: int, data: st.DataObject, port: int) -> None:
     rank = data.draw(st.integers(0, count - 1))
-    machines = Machines(rank, tuple(f"10.0.0.{number}" for number in range(count)), port, "eth0")
+    machines = Machines(rank, tuple(f"10.0.0.{number}" for number in range(count)), port, "eth0", "10.0.0.7")
     assert read_machines(machines.variables()) == machines
 
 

@@ -13,11 +13,22 @@ from hypothesis import strategies as st
 from prime_train.bus.local import LocalBus
 from prime_train.core.machines import Machines
 from prime_train.core.process_id import own_identity
+from prime_train.core.replica_files import LIGHTHOUSE, read_lighthouse, sign_path
 from prime_train.core.rundir import RunDir
-from prime_train.events import CheckpointUnreadable, Event, EventLog, Progress, TrainerFailed, encode, read
+from prime_train.events import (
+    CheckpointUnreadable,
+    Event,
+    EventLog,
+    Progress,
+    ReplicaLost,
+    TrainerFailed,
+    encode,
+    read,
+)
 from prime_train.supervise.machines import relay
 from prime_train.supervise.machines.post import Post
 from prime_train.supervise.machines.protocol import CONFIG_HASH, KINDS, Lost
+from prime_train.supervise.machines.replica_places import OtherReplicas, OwnReplicas
 from tests.unit.cli.commands import wait_until
 from tests.unit.supervise.machines.played import PlayedMachine
 
@@ -29,13 +40,15 @@ FIX_DIFFERENCE = {"kind": "refused", "why": "its config is not that of machine 0
 class Run:
     """The relay of an attempt on a bus in a folder, and machines that a test plays."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, least: int = 0) -> None:
+        """`least`: replicas without which no step is made, two for each machine; 0 = a run without replicas."""
         self.run_dir = RunDir(folder)
+        replicas = OtherReplicas(self.run_dir.replicas(2), 2, 2, least) if least else None
         self.bus = LocalBus(folder / "bus")
         self.left: list[str] = []  # users whose connection the server of the bus saw end
         self.post = Post(MACHINES, self.bus, "config", self._take_left)
         self.relay = relay._Relay(
-            MACHINES, LAUNCH, self.post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir
+            MACHINES, LAUNCH, self.post, 8, EventLog(self.run_dir.events, "machines-002"), self.run_dir, replicas
         )
         self.relay.has_secret = True
 
@@ -307,3 +320,106 @@ def test_a_stop_on_one_machine_stops_the_run(run: Run, monkeypatch: pytest.Monke
         wait_until(lambda: stopped == [signal.SIGUSR1])
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+# --- replicas -------------------------------------------------------------------------------------------
+
+SIGN = '{"stage": "works", "step": 7}'
+
+
+@pytest.fixture
+def replicated(tmp_path: Path) -> Iterator[Run]:
+    made = Run(tmp_path, least=3)
+    yield made
+    made.relay.events.close()
+
+
+def test_a_lost_machine_costs_its_replicas_and_may_come_again(replicated: Run) -> None:
+    follower = replicated.join(1)
+    follower.send(kind="sign", replica=3, text=SIGN)
+    folder = replicated.run_dir.replicas(2)
+    assert sign_path(folder, 3).read_text() == SIGN
+    follower.channel.close()
+    replicated.relay.turn()
+    what = "machine 1 (127.0.0.2) was lost: it closed the connection"
+    assert replicated.events() == [ReplicaLost(2, 2, 0, what, 0.0), ReplicaLost(2, 3, 7, what, 0.0)]
+    assert not sign_path(folder, 3).exists(), "else machine 0 would wait for its weights"
+    assert replicated.relay.failed is None
+    assert replicated.join(1).take_one() == LAUNCH
+
+
+def test_a_step_waits_only_where_too_few_replicas_are_there(replicated: Run) -> None:
+    assert replicated.relay.waits()
+    follower = replicated.join(2)
+    assert not replicated.relay.waits()
+    follower.channel.close()
+    replicated.relay.turn()
+    assert replicated.relay.waits()
+    replicated.relay.give_up(60.0)
+    failed = replicated.events()[-1]
+    assert isinstance(failed, TrainerFailed)
+    assert failed.what.endswith("did not come within 60 s, and 2 of the 3 replicas that a step needs are there")
+
+
+def test_each_machine_hears_where_the_lighthouse_is_and_hears_of_another_one(replicated: Run) -> None:
+    folder = replicated.run_dir.replicas(2)
+    folder.mkdir(parents=True)
+    follower = replicated.join(1)
+    assert follower.take_one() == LAUNCH
+    for port in (4000, 4001):
+        (folder / LIGHTHOUSE).write_text(f"http://127.0.0.1:{port}")
+        assert follower.take_one() == {"kind": "lighthouse", "port": port}
+    follower.channel.close()
+    replicated.relay.turn()
+    again = replicated.join(1)
+    assert [again.take_one()["kind"], again.take_one()["kind"]] == ["launch", "lighthouse"]
+
+
+@pytest.mark.parametrize(
+    ("replica", "text"),
+    [(1, SIGN), (4, SIGN), (-1, SIGN), (2, "{"), (2, "[]"), (2, "{}"), (2, '{"step": -1}'), (2, SIGN + " " * 300)],
+)
+def test_what_is_no_sign_of_its_replicas_ends_a_machine(replicated: Run, replica: int, text: str) -> None:
+    replicated.join(1).send(kind="sign", replica=replica, text=text)
+    assert (replicated.relay.joined, replicated.relay.failed) == ({}, None)
+    assert not list(replicated.run_dir.replicas(2).glob("*"))
+
+
+@pytest.mark.parametrize(("code", "answer"), [(-9, None), (5, "refused")])
+def test_replicas_of_another_machine_that_end_cost_that_machine(replicated: Run, code: int, answer: str | None) -> None:
+    follower = replicated.join(1)
+    assert follower.take_one() == LAUNCH
+    follower.send(kind="exited", code=code)
+    assert (replicated.relay.failed, replicated.relay.joined) == (None, {})
+    assert [type(event) for event in replicated.events()] == [ReplicaLost, ReplicaLost]
+    if answer is None:
+        with pytest.raises(Lost):
+            follower.take_one()
+    else:
+        assert follower.take_one()["kind"] == answer
+
+
+def test_a_notice_to_one_machine_ends_it_alone_where_enough_replicas_remain(replicated: Run) -> None:
+    first, _ = replicated.join(1), replicated.join(2)
+    assert first.take_one() == LAUNCH
+    first.send(kind="stop", by="SIGTERM")
+    assert first.take_one() == {"kind": "closed", "code": 75}
+    assert list(replicated.relay.joined) == [2]
+    assert [event.what for event in replicated.events() if isinstance(event, ReplicaLost)] == [
+        "machine 1 (127.0.0.2) was lost: it got SIGTERM"
+    ] * 2
+
+
+def test_a_machine_sends_each_sign_once_and_writes_where_the_lighthouse_is(tmp_path: Path) -> None:
+    own = OwnReplicas(tmp_path / "replicas", range(2, 4), "10.0.0.1")
+    assert own.list_signs() == []
+    own.take_port(4000)
+    assert read_lighthouse(own.folder) == "http://10.0.0.1:4000"
+    sign_path(own.folder, 3).write_text(SIGN.ljust(256) + "\n")
+    sign_path(own.folder, 2).write_text(SIGN[:10])
+    assert own.list_signs() == [{"kind": "sign", "replica": 3, "text": SIGN}]
+    assert own.list_signs() == []
+    with pytest.raises(Lost):
+        own.take_port(70_000)
+    with pytest.raises(Lost):
+        OwnReplicas(tmp_path / "none", range(0), "10.0.0.1").take_port(4000)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.core.replica_files import sign_path
 from prime_train.events import TrainerFailed
 from prime_train.trainer.replicas.division import cut, divide
 from prime_train.trainer.replicas.judge import (
@@ -20,6 +21,7 @@ from prime_train.trainer.replicas.judge import (
     count_failures,
     find_hung,
     judge_end,
+    judge_other_machine,
 )
 from prime_train.trainer.replicas.life_sign import (
     LifeSign,
@@ -27,7 +29,6 @@ from prime_train.trainer.replicas.life_sign import (
     Stage,
     keep_failure,
     read_sign,
-    sign_path,
     take_failure,
 )
 from prime_train.trainer.replicas.limits import FLOOR_S
@@ -125,6 +126,22 @@ def test_replicas_that_start_again_do_not_begin_at_the_first_step() -> None:
     # Nothing is lost before the first step of the attempt.
     assert judge_end([lost, again], SeenSteps(0), 0) is None
     assert judge_end([lost, replace(again, sign=None)], SeenSteps(8), 8) is None
+
+
+def test_the_weights_may_be_on_another_machine() -> None:
+    lost, other = replace(_watch(0, "works"), exit_code=-9), _watch(1, "sums", step=4)
+    assert judge_end([lost], SeenSteps(5), 0, [other]) is None
+    assert judge_end([lost], SeenSteps(5), 0, [_watch(1, "sums", step=3)]) == -9
+    assert judge_end([lost], SeenSteps(5), 0, [_watch(1, "setup", step=5)]) == -9
+
+
+def test_another_machine_ends_with_the_run_alone() -> None:
+    lost, left = replace(_watch(2, "works"), exit_code=-9), replace(_watch(3, "left"), exit_code=0)
+    assert judge_other_machine([lost, lost], SeenSteps(5)) is None
+    assert judge_other_machine([left, _watch(2, "works")], SeenSteps(5)) is None
+    assert judge_other_machine([left, lost], SeenSteps(5)) == 0
+    failed = replace(lost, exit_code=5)
+    assert (judge_other_machine([failed], SeenSteps(0)), judge_other_machine([failed], SeenSteps(5))) == (5, None)
 
 
 def test_a_replica_of_the_last_round_has_the_weights() -> None:
