@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,13 +30,14 @@ def press(page: Page, button: str, answer: str) -> None:  # noqa: F811 - the fix
 
 
 def test_a_machine_leaves_and_comes_back_by_the_page(tmp_path: Path, page: Page) -> None:  # noqa: F811 - the fixture
-    with run_at(tmp_path) as run, serve(tmp_path / "0") as served:
+    with run_at(tmp_path) as run, ExitStack() as stack:
         first, second = run.start(0), run.start(1)
         run.await_step(1)
+        served = stack.enter_context(serve(tmp_path / "0"))
         page.goto(served.url)
         page.wait_for_selector("[data-device='small/1']")
         shown = served.get("/api/state").document["machines"]
-        assert [name for name in shown["small/machine-1"]["devices"]] == ["small/1"]
+        assert list(shown["small/machine-1"]["devices"]) == ["small/1"]
         press(page, f"button[data-command=drain]{MEMBER}", "attempt 1 on 2 ranks is asked to save and to end")
         wait(page, "document.getElementById('devices').textContent.includes('drained; passed: cpu passed')")
         assert [(one.gpu, one.passed) for one in run.events(GpuTested)] == [("machine-1", True)]

@@ -1,4 +1,4 @@
-"""The machines of a run on several: where each rank is, and which commands are offered, in the folder and on the bus."""
+"""The machines of a run on several: where each rank is, and which commands are offered."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ HERE = "node7"
 
 
 def start_ranks(*pids: int) -> Timeline:
-    started = (
-        TrainerStarted(1, pid, rank, len(pids), "NVIDIA H100", "bf16", 1, 1, 0) for rank, pid in enumerate(pids)
-    )
+    started = (TrainerStarted(1, pid, rank, len(pids), "NVIDIA H100", "bf16", 1, 1, 0) for rank, pid in enumerate(pids))
     writers = ("trainer-001-rank0", *["machines-001"] * (len(pids) - 1))
     return tuple((2.0, writer, event) for writer, event in zip(writers, started, strict=True))
 
