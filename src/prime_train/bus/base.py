@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from prime_train.core.outside import parse_json
 
+Found = TypeVar("Found")
 MESSAGE_BYTES = 4 * 2**20  # one line of events has at most 1 MiB, and its quotes are escaped
 VALUE_BYTES = 512 * 2**10  # of one key
 OBJECT_BYTES = 4 * 2**20
@@ -238,3 +240,11 @@ def as_json(value: Mapping[str, Any]) -> bytes:
     content = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     parse_json(content)  # its own checks, so that nothing is sent that every reader refuses
     return content
+
+
+def wait_for(look: Callable[[], list[Found]], timeout_s: float, pause: Callable[[float], object]) -> list[Found]:
+    """What `look` finds, at the latest after the time. `pause` waits between two looks, at most as long as given."""
+    until_s = time.monotonic() + timeout_s
+    while not (found := look()) and (left_s := until_s - time.monotonic()) > 0:
+        pause(left_s)
+    return found

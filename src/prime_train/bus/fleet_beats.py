@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prime_train.bus.fleet_events import SETTINGS_KEPT, Document, add_point, cut, finite
+from prime_train.core.machines import count_machines
 from prime_train.events.bounds import LATEST_S, MOST_STEPS, MOST_VALUE
 
 _MOST_GPUS = 64
@@ -61,13 +62,17 @@ def read_more(document: Document, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_about(about: Mapping[str, Any]) -> dict[str, Any]:
-    """`used`: type and number of the GPUs by which it costs; without it those of its ranks, unless it `is_served`."""
+    """`used`: type and number of the GPUs by which it costs; without it those of its ranks, unless it `is_served`.
+
+    `machines`: how many train together.
+    """
     page = about.get("wandb")
     is_page = isinstance(page, str) and page.startswith("https://") and len(page) <= _VALUE_CHARACTERS
     found: dict[str, Any] = {
         "used": None,
         "is_served": about.get("is_served") is not False,
         "wandb": page if is_page else None,
+        "machines": count_machines({"parallel": about}),
     }
     match about.get("used"):
         case {"device": str(device), "number": int(number)} if 0 < number <= _MOST_GPUS_USED:

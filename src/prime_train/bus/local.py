@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prime_train.bus.base import (
     KEPT,
@@ -27,13 +27,13 @@ from prime_train.bus.base import (
     encode_message,
     encode_value,
     matches,
+    wait_for,
 )
 from prime_train.bus.local_objects import LocalObjects
 from prime_train.bus.message_log import MessageLog, MessageReader, lock, report_disk
 from prime_train.core.outside import MARK_BYTES, read_bytes
 from prime_train.core.rundir import make_folder, write_atomic
 
-Value = TypeVar("Value")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _MOST_TAKEN = 1000
 
@@ -102,7 +102,7 @@ class LocalSubscription:
         return sum(reader.rejected for reader in self._readers)
 
     def take(self, timeout_s: float) -> list[BusMessage]:
-        return wait_for(self._read, timeout_s)
+        return wait_for(self._read, timeout_s, create_pause())
 
     def _read(self) -> list[BusMessage]:
         found: list[BusMessage] = []
@@ -209,7 +209,7 @@ class LocalKeyWatch:
         self._listed_s = 0.0
 
     def take(self, timeout_s: float) -> list[Entry]:
-        return wait_for(self._look, timeout_s)
+        return wait_for(self._look, timeout_s, create_pause())
 
     def _look(self) -> list[Entry]:
         count = self._values.count()
@@ -225,13 +225,13 @@ class LocalKeyWatch:
         """Nothing is open between two calls."""
 
 
-def wait_for(look: Callable[[], list[Value]], timeout_s: float) -> list[Value]:
-    """What `look` finds, at the latest after the time; looks less often the longer it waits."""
-    until_s, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
-    while True:
-        found = look()
-        left_s = until_s - time.monotonic()
-        if found or left_s <= 0:
-            return found
+def create_pause() -> Callable[[float], None]:
+    """A wait between two looks, which is longer each time."""
+    pause_s = _FIRST_PAUSE_S
+
+    def pause(left_s: float) -> None:
+        nonlocal pause_s
         time.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    return pause

@@ -121,7 +121,9 @@ class MessageLog:
         """A reader of what is appended from here on."""
         with lock(self._folder / "lock"):
             self._read_own()
-            return MessageReader(self._folder, self._written.place)
+            place = self._written.place
+            # The first line of an empty log has a number, by which a reader that comes late knows what was deleted.
+            return MessageReader(self._folder, place if place.file else MessagePlace(line=0))
 
     def reader_of(self, name: str) -> MessageReader:
         """A reader of everything after the cursor of this name."""

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +26,7 @@ from prime_train.bus.base import (
     decode_message,
     encode_message,
     matches,
+    wait_for,
 )
 from prime_train.bus.credentials import Credentials
 from prime_train.bus.nats_connection import ANSWER_S, LONGEST_PAUSE_S, NatsConnection
@@ -153,13 +153,7 @@ class NatsQueue:
         self._passing = NatsSubscription(connection, pattern)  # wakes the reader
 
     def take(self, timeout_s: float) -> list[BusMessage]:
-        until_s = time.monotonic() + timeout_s
-        while True:
-            found = self._read()
-            left_s = until_s - time.monotonic()
-            if found or left_s <= 0:
-                return found
-            self._passing.take(min(left_s, _LOOK_S))
+        return wait_for(self._read, timeout_s, lambda left_s: self._passing.take(min(left_s, _LOOK_S)))
 
     def _read(self) -> list[BusMessage]:
         lives = self._connection.lives

@@ -20,6 +20,7 @@ from prime_train.bus.base import (
     check_subject,
     decode_value,
     encode_value,
+    wait_for,
 )
 from prime_train.bus.nats_stream import Connection, read_stream
 
@@ -133,13 +134,7 @@ class NatsKeyWatch:
         self._lives = 0
 
     def take(self, timeout_s: float) -> list[Entry]:
-        until_s = time.monotonic() + timeout_s
-        while True:
-            found = self._read()
-            left_s = until_s - time.monotonic()
-            if found or left_s <= 0:
-                return found
-            time.sleep(min(left_s, _LOOK_S))
+        return wait_for(self._read, timeout_s, lambda left_s: time.sleep(min(left_s, _LOOK_S)))
 
     def _read(self) -> list[Entry]:
         if self._lives != self._values.bus.lives:

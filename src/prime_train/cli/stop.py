@@ -2,18 +2,17 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from prime_train.away.job import find_job
+from prime_train.cli.control.command import Timeout, find_limit_s
 from prime_train.cli.jobs import PRINTER
 from prime_train.cli.terminal.options import NoColor, RunName
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import Holder
 from prime_train.core.rundir import RunDir
 from prime_train.events import Follower
-from prime_train.programs import recorded
 from prime_train.supervise.core.event_text import describe
 from prime_train.supervise.processes.requests import request_stop
 from prime_train.views.run.runs import find
@@ -22,15 +21,11 @@ from prime_train.views.run.status_document import status_document
 
 _POLL_S = 0.1
 _REPORT_EVERY_S = 5.0
-_AFTER_GRACE_S = 60.0  # to kill a trainer that ignores the request, and to write the report
 
 
 def stop(
     run: RunName,
-    timeout_s: Annotated[
-        float | None,
-        typer.Option("--timeout", metavar="SECONDS", help="Longest wait. Default: the run's grace and a minute."),
-    ] = None,
+    timeout_s: Timeout = None,
     _no_color: NoColor = False,
 ) -> None:
     """Save a checkpoint, end a run and wait for its end.
@@ -48,8 +43,7 @@ def stop(
         typer.echo(job.cancel(timeout_s or 0.0, PRINTER))
         return
     run_dir = find(run, Path.cwd())
-    _, spec = recorded(run_dir, strict=False)
-    limit_s = spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s
+    limit_s = find_limit_s(run_dir, timeout_s)
     if job is None or job.cancel(limit_s, PRINTER) is None:
         before = status_document(read_status(run_dir, time.time()))
         holder = request_stop(run_dir, before["attempt"])

@@ -12,8 +12,10 @@ from prime_train.bus.base import to_word
 from prime_train.bus.fleet import Liveness
 from prime_train.bus.fleet_events import COLUMNS, FIGURES
 from prime_train.bus.fleet_traces import count_parts, is_whole
+from prime_train.control.members import MEMBERS_SHOWN, find_member, list_members, name_member
 from prime_train.control.state import round_usd
 from prime_train.control.timeline import shorten
+from prime_train.core.machines import find_machine
 from prime_train.events import InstabilityFound
 from prime_train.spec import ENDLESS_STEPS
 from prime_train.supervise.core.state import AttemptState, State
@@ -158,11 +160,37 @@ def _describe_damage(document: Document) -> str | None:
 
 
 def map_remote_devices(document: Document, liveness: Liveness) -> dict[str, Row]:
-    """The machine with its GPUs, or a device for each rank where it reports none; nothing for a run that is over."""
-    if liveness in ("ended", "failed") or document["state"] == "paused" or document.get("is_drained"):
+    """The machine with its GPUs, or a device for each rank where it reports none; nothing for a run that is over.
+
+    Of a run on several machines the others are there too, each with its ranks, also while it is paused.
+    """
+    if liveness in ("ended", "failed") or document.get("is_drained"):
         return {}
-    name, devices = name_remote(document), {}
-    by_pid = {one["pid"]: int(rank) for rank, one in document["ranks"].items()}
+    # An agent of another version reports no number of machines.
+    count, is_paused = document.get("about", {}).get("machines", 1), document["state"] == "paused"
+    if is_paused and count < 2:
+        return {}
+    name, here = name_remote(document), document["machine"]
+    machines: dict[str, Row] = {
+        name_member(name, number) if number else here: {"devices": {}, "members": [member]}
+        for number, member in enumerate(_list_members(document, count))
+    }
+    machines[here] = machines.get(here, {"devices": {}}) | {"liveness": liveness}
+    if is_paused:
+        return machines
+    world_size, own = document.get("world_size"), machines[here]["devices"]
+    placed = [(find_member(rank, world_size, count), rank, one) for rank, one in _list_ranks(document)]
+    _add_gpus(own, document, {one["pid"]: rank for number, rank, one in placed if number == 0})
+    has_gpus = bool(own)
+    for number, rank, one in placed:
+        if number < MEMBERS_SHOWN and (number or not has_gpus):
+            devices = machines[name_member(name, number)]["devices"] if number else own
+            cell = {"index": rank, "kind": one["device"], "work": [_work(document, rank)], "xids": [], "left_out": []}
+            devices[f"{name}/{rank}"] = shorten(cell)
+    return machines
+
+
+def _add_gpus(devices: Row, document: Document, by_pid: Mapping[int, int]) -> None:
     for gpu in document.get("gpus", []):
         cell = {each: gpu.get(each) for each in (*_SHOWN, *_SHOWN_MORE)} | {
             "kind": "GPU",
@@ -171,17 +199,12 @@ def map_remote_devices(document: Document, liveness: Liveness) -> dict[str, Row]
         }
         cell["work"] = [_work(document, by_pid[pid]) for pid in gpu["pids"] if pid in by_pid]
         devices[gpu["uuid"] or f"GPU {gpu['index']}"] = shorten(cell)
-    if not devices:
-        for rank, one in _list_ranks(document):
-            cell = {
-                "index": rank,
-                "kind": one["device"],
-                "work": [_work(document, rank)],
-                "xids": [],
-                "left_out": [],
-            }
-            devices[f"{name}/{rank}"] = shorten(cell)
-    return {document["machine"]: {"devices": devices, "liveness": liveness}}
+
+
+def _list_members(document: Document, count: int) -> list[Row]:
+    left_out = {one["uuid"]: one["test"] for one in document["left_out"] if find_machine(one["uuid"]) >= 0}
+    is_paused, is_stopping = document["state"] == "paused", bool(document.get("stopping"))
+    return list_members(name_remote(document), count, left_out, is_paused=is_paused, is_stopping=is_stopping)
 
 
 def join_machines(parts: Iterable[Mapping[str, Row]]) -> dict[str, Row]:
@@ -190,9 +213,12 @@ def join_machines(parts: Iterable[Mapping[str, Row]]) -> dict[str, Row]:
     for part in parts:
         for host, machine in part.items():
             before = found.get(host)
-            found[host] = (
-                machine if before is None else {**machine, **before, "devices": _join_devices(before, machine)}
-            )
+            if before is None:
+                found[host] = machine
+                continue
+            found[host] = {**machine, **before, "devices": _join_devices(before, machine)}
+            if members := [*before.get("members", ()), *machine.get("members", ())]:
+                found[host]["members"] = members
     return found
 
 

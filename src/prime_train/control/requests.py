@@ -49,8 +49,13 @@ def hand_on(watcher: Watcher, found: Any) -> dict[str, Any]:
         return watcher.remote.commands.send(remote_name, kind, body, request_id)
     run_dir, row = watcher.run_dir(name), watcher.row(name)
     if run_dir is None or row is None:
-        raise UserError(f"no run {shorten(name)!r}", str(watcher.root), "its folder is gone", "reload the page")
-    if kind == COMMAND_REQUESTED and body.get("command") in _PINS:
+        raise UserError(
+            f"no run {shorten(name)!r}",
+            str(watcher.root),
+            "no run here has this name, or not any more",
+            "reload the page",
+        )
+    if kind == COMMAND_REQUESTED and body.get("command") in tuple(_PINS):  # it may be a list, which has no hash
         return _answer("done", request_id, _set_pin(run_dir, body), run_dir)
     if kind == STOP_REQUESTED:
         holder = request_stop(run_dir, row["attempt"], request_id)

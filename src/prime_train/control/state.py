@@ -12,8 +12,10 @@ from typing import Any
 
 from prime_train.control.editor import read_editor, read_history
 from prime_train.control.followed import FollowedRun, RankSeen
+from prime_train.control.members import MEMBERS_SHOWN, find_member, list_members, name_member
 from prime_train.control.timeline import find_failures, find_marks, shorten
 from prime_train.core.errors import UserError
+from prime_train.core.machines import count_machines
 from prime_train.estimate.values import Interval
 from prime_train.supervise.agent.traces import TraceFile, list_traces
 from prime_train.supervise.core.gpu_stages import find_stage
@@ -108,27 +110,54 @@ def map_devices(runs: Iterable[FollowedRun]) -> dict[str, Document]:
 
     `work`: the runs, and their ranks, whose processes the driver lists on the GPU. A run whose processes the driver
     lists under other numbers, as in some containers, has no rank there. `left_out`: the runs that go on without it.
+    A run on several machines has each of them under a name of its own, with a cell for each rank and `members`.
     """
-    machines: dict[str, dict[str, Document]] = {}
+    machines: dict[str, Document] = {}
     for run in runs:
-        if run.holder is None or run.state.live is None:
+        if run.holder is None:
             continue
-        devices = machines.setdefault(shorten(str(run.gpus.get("host", run.holder.host))), {})
-        pids = {rank.pid: rank for rank in run.ranks.values()}
-        for gpu in run.gpus.get("gpus", ()):
-            cell = devices.setdefault(gpu["uuid"] or f"GPU {gpu['index']}", _create_cell(gpu))
-            ranks = [pids[pid] for pid in gpu["pids"] or () if pid in pids]
-            cell["work"] += [_work(run, rank) for rank in ranks]
-            if (stage := find_stage(run.state, gpu["uuid"])) != "ok":
-                cell["stage"] = stage
-            cell["xids"] = sorted({*cell["xids"], *_xids(run.state, gpu["uuid"])})
-            if gpu["uuid"] in run.state.left_out:
-                cell["left_out"] = [*cell["left_out"], run.name]
-        if not run.gpus:
-            for rank in run.ranks.values():
-                name = f"{run.name}/{rank.rank}"
-                devices[name] = _create_cell({"index": rank.rank, "kind": rank.device}) | {"work": [_work(run, rank)]}
-    return {host: {"devices": devices} for host, devices in machines.items()}
+        here, count = shorten(str(run.gpus.get("host", run.holder.host))), count_machines(run.config)
+        for number, member in enumerate(_list_members(run, count)):
+            place = _add_machine(machines, name_member(run.name, number) if number else here)
+            place["members"] = [*place.get("members", ()), member]
+        if run.state.live is None:
+            continue
+        own = _add_machine(machines, here)["devices"]
+        by_machine = [(find_member(rank.rank, run.world_size, count), rank) for rank in run.ranks.values()]
+        _add_gpus(own, run, {rank.pid: rank for number, rank in by_machine if number == 0})
+        for number, rank in by_machine:
+            if number < MEMBERS_SHOWN and (number or not run.gpus):
+                devices = _add_machine(machines, name_member(run.name, number))["devices"] if number else own
+                cell = _create_cell({"index": rank.rank, "kind": rank.device}) | {"work": [_work(run, rank)]}
+                devices[f"{run.name}/{rank.rank}"] = cell
+    return machines
+
+
+def _add_machine(machines: dict[str, Document], name: str) -> Document:
+    return machines.setdefault(name, {"devices": {}})
+
+
+def _list_members(run: FollowedRun, count: int) -> list[Document]:
+    state = run.state
+    if state.closed:
+        return []
+    tests = {test.gpu: {"passed": test.passed, "what": test.what} for test in state.gpu_tests}
+    left_out = {name: tests.get(name) for name in state.drained_machines}
+    is_stopping = state.stop_requested_s is not None and state.halt is None
+    return list_members(run.name, count, left_out, is_paused=state.is_paused, is_stopping=is_stopping)
+
+
+def _add_gpus(devices: Document, run: FollowedRun, pids: Mapping[int, RankSeen]) -> None:
+    """The GPUs of machine 0. `pids`: the ranks there, because another machine may have the same numbers."""
+    for gpu in run.gpus.get("gpus", ()):
+        cell = devices.setdefault(gpu["uuid"] or f"GPU {gpu['index']}", _create_cell(gpu))
+        ranks = [pids[pid] for pid in gpu["pids"] or () if pid in pids]
+        cell["work"] += [_work(run, rank) for rank in ranks]
+        if (stage := find_stage(run.state, gpu["uuid"])) != "ok":
+            cell["stage"] = stage
+        cell["xids"] = sorted({*cell["xids"], *_xids(run.state, gpu["uuid"])})
+        if gpu["uuid"] in run.state.left_out:
+            cell["left_out"] = [*cell["left_out"], run.name]
 
 
 def _create_cell(sample: Mapping[str, Any]) -> Document:

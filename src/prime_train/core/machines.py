@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prime_train.core.errors import UserError
 
@@ -71,6 +72,14 @@ def find_machine(name: str) -> int:
     """The machine with this name; -1 if it is none."""
     number = name.removeprefix("machine-")
     return int(number) if name != number and number.isascii() and number.isdecimal() else -1
+
+
+def count_machines(config: Mapping[str, Any]) -> int:
+    """The machines of a run, by its config as JSON; 1 where that has no such number."""
+    match config.get("parallel"):
+        case {"machines": int(count)} if 1 < count <= MOST_MACHINES:
+            return count
+    return 1
 
 
 def is_loopback(host: str) -> bool:

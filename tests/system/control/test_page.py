@@ -16,7 +16,16 @@ from prime_train.bus.fleet_traces import TRACE_BYTES
 from prime_train.checkpoints.layout import PIN
 from prime_train.core.plans import ChangePlan, write_plan
 from prime_train.core.rundir import RunDir
-from prime_train.events import AttemptEnded, GpuLeftOut, LaunchAsked, Progress, StopAsked, TrainerStarted
+from prime_train.events import (
+    AttemptEnded,
+    CommandAccepted,
+    GpuLeftOut,
+    GpuTested,
+    LaunchAsked,
+    Progress,
+    StopAsked,
+    TrainerStarted,
+)
 from prime_train.supervise.core.state import STOP_COMMAND
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.processes.requests import Request
@@ -207,10 +216,11 @@ def test_a_gpu_is_drained_tested_and_returned_from_the_map(tmp_path: Path, page:
             page.click("[data-device='GPU-a']")
             page.click(f"button[data-command={command}][data-of=small]")
             page.click("#dialog-yes")
-            wait(page, f"document.querySelectorAll('.notice').length === {len(answered) + 1}")
-            answered.append(command)
+            page.wait_for_selector(".notice")
+            answered.append({"command": command, "gpus": ["GPU-a"], "by": "the page"})
+            wait_until(lambda: [one.body for one in taken] == answered)
 
-        answered: list[str] = []
+        answered: list[dict[str, object]] = []
         page.goto(served.url)
         page.wait_for_selector("[data-device='GPU-a'].ok")
         press("drain")
@@ -218,8 +228,71 @@ def test_a_gpu_is_drained_tested_and_returned_from_the_map(tmp_path: Path, page:
         page.wait_for_selector("[data-device='GPU-a'].broken")
         press("test")
         press("return")
-        expected = [{"command": name, "gpus": ["GPU-a"], "by": "the page"} for name in ("drain", "test", "return")]
-        assert [one.body for one in taken] == expected
+
+
+def write_two_machines(path: Path) -> RunDir:
+    """A run with a rank on each of two machines."""
+    run_dir = write_run(path, (*FIRST_ATTEMPT[:3], *TWO_RANKS, *FIRST_ATTEMPT[4:]))
+    write_config(run_dir, CONFIG + "[parallel]\nprocesses = 2\nmachines = 2\n")
+    return run_dir
+
+
+TWO_RANKS: Timeline = (
+    (2.0, "trainer-001-rank0", TrainerStarted(1, GONE, 0, 2, "cpu", "fp32", 1, 1, 0)),
+    (2.0, "machines-001", TrainerStarted(1, GONE, 1, 2, "cpu", "fp32", 1, 1, 0)),
+)
+
+
+def test_a_machine_of_a_run_is_drained_tested_and_returned_from_the_map(tmp_path: Path, page: Page) -> None:
+    run_dir = write_two_machines(tmp_path / "runs" / "small")
+    test = GpuTested("c", "machine-1", False, HOSTILE, 1.0)
+    with supervising(run_dir) as taken, serve(tmp_path) as served:
+
+        def button(command: str, number: int = 1) -> str:
+            return f"button[data-command={command}][data-of=small][data-member=machine-{number}]"
+
+        def press(command: str) -> None:
+            page.click(button(command))
+            assert page.inner_text("#dialog-title") == "small/machine-1"
+            page.click("#dialog-yes")
+            answered.append({"command": command, "gpus": ["machine-1"], "by": "the page"})
+            wait_until(lambda: [one.body for one in taken] == answered)
+            page.wait_for_selector(".notice:has-text('accepted: taken')")
+
+        answered: list[dict[str, object]] = []
+        page.goto(served.url)
+        page.wait_for_selector("[data-device='small/1']")
+        for command in ("drain", "test", "return"):
+            assert page.is_disabled(button(command, 0))
+        assert "machine 0 has the supervisor" in page.inner_text("#devices")
+        assert (page.is_disabled(button("test")), page.is_disabled(button("return"))) == (True, True)
+        assert "Drain tests the machine too; it is not drained" in page.inner_text("#devices")
+        press("drain")
+        events = (CommandAccepted("c", "drain", "me", gpus=("machine-1",)), GpuLeftOut("machine-1", "drained"))
+        ended = AttemptEnded(1, 0, "stopped", "", "", "", "", "", 60)
+        more = [(11.0, "supervisor", event) for event in (*events, ended, test)]
+        write_events(run_dir, records((*FIRST_ATTEMPT[:3], *more))[-4:])
+        wait(page, f"document.getElementById('devices').textContent.includes({json.dumps(f'FAILED: {HOSTILE}')})")
+        assert page.query_selector("[data-device]") is None, "its ranks have left the map"
+        assert page.is_disabled(button("drain"))
+        press("test")
+        press("return")
+        assert page.evaluate("document.querySelectorAll('img').length") == 0
+
+
+def test_a_viewer_sees_the_machines_of_a_run_and_drains_none(tmp_path: Path, page: Page) -> None:
+    run_dir = write_two_machines(tmp_path / "runs" / "small")
+    body = {"command": "drain", "gpus": ["machine-1"]}
+    request = json.dumps({"run": "small", "kind": "command_requested", "body": body})
+    with supervising(run_dir) as taken, serve(tmp_path) as served:
+        page.goto(served.viewer_url)
+        page.wait_for_selector("[data-device='small/1']")
+        assert page.locator("button[data-member]:visible").count() == 0
+        json_headers = {"Content-Type": "application/json"}
+        for headers in (served.viewer, served.owner | {"Origin": "https://evil.example"}, {}):
+            answer = served.ask("POST", "/api/request", headers | json_headers, request)
+            assert answer.status in (401, 403), headers
+        assert taken == []
 
 
 def test_a_checkpoint_is_pinned_by_a_button(tmp_path: Path, page: Page) -> None:

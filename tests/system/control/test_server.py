@@ -195,6 +195,8 @@ def test_documents_have_the_runs_and_the_names_as_text(served: Served) -> None:
         ({"run": "../small", "kind": "settings_requested"}, 409, "no run"),
         ({"run": "small", "kind": "settings_requested", "body": {"values": {}}}, 409, "no supervisor runs it"),
         ({"run": "small", "kind": "stop_requested"}, 409, "no supervisor runs it"),
+        ({"run": "small", "kind": "command_requested", "body": {"command": ["pin"]}}, 409, "no supervisor runs it"),
+        ({"run": "small", "kind": "command_requested", "body": {"command": {}}}, 409, "no supervisor runs it"),
     ],
 )
 def test_a_bad_request_has_a_message_of_four_parts(served: Served, body: Any, status: int, what: str) -> None:

@@ -80,6 +80,10 @@ def test_a_change_becomes_a_plan_and_the_second_editor_gets_the_first_ones(super
     assert "version 1, not 0: me@here set optim.lr = 0.0002 (a test)" in second.what
     assert "--expect 1" in second.fix
 
+    early = change(run_dir, {"optim.lr": 3e-4}, 7)
+    assert (early.outcome, early.what) == ("refused", "the settings are at version 1, not 7")
+    assert (early.why, early.fix) == ("no change has this number", "give a version that there is: --expect 1")
+
     wrong = change(run_dir, {"optim.lr": -1}, 1)
     assert (wrong.outcome, wrong.what) == ("refused", "optim.lr = -1 is not > 0")
     assert wrong.why

@@ -52,6 +52,9 @@ def test_what_is_no_assignment_names_the_option(assignment: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_overrides([assignment])
     assert caught.value.where == f"--set {assignment}"
+    with pytest.raises(UserError) as caught:  # `prime-train set` has no such option
+        parse_overrides([assignment], option="")
+    assert "--set" not in f"{caught.value.where} {caught.value.fix}"
 
 
 def test_a_key_without_its_table_gets_the_tables_that_have_it() -> None:

@@ -21,7 +21,7 @@ from prime_train.views.run.runs import find
 from prime_train.views.run.status import fold_events
 
 _POLL_S = 0.1
-_AFTER_GRACE_S = 60.0  # to end a trainer that ignores the request, and for the next one to be launched
+_AFTER_GRACE_S = 60.0  # to kill a trainer that ignores the request, and for a report or the next launch
 
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, which the run's events keep.")]
 Timeout = Annotated[
@@ -30,11 +30,16 @@ Timeout = Annotated[
 ]
 
 
+def find_limit_s(run_dir: RunDir, timeout_s: float | None) -> float:
+    """The longest wait for what ends an attempt: as given, or by the grace of the run."""
+    _, spec = recorded(run_dir, strict=False)
+    return spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s
+
+
 def give_command(run: str, command: str, why: str, timeout_s: float | None, **values: Any) -> RequestAnswered:
     """The last answer to a command. Raises UserError where it was refused, failed, or is not done in time."""
     run_dir = find(run, Path.cwd())
-    _, spec = recorded(run_dir, strict=False)
-    limit_s = spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s
+    limit_s = find_limit_s(run_dir, timeout_s)
     follower = Follower.near_end(run_dir.events, 0)
     follower.poll()
     request_id = create_request_id()
@@ -67,7 +72,7 @@ def _await_end(run_dir: RunDir, follower: Follower, request_id: str, limit_s: fl
             raise _overtaken(run_dir, "its supervisor has ended")
         time.sleep(_POLL_S)
     what = f"the command is accepted, and not done after {limit_s:g} s"
-    why = "the supervisor carries it out; the trainer has not come to the end of a step, or still saves"
+    why = "the supervisor carries it out; a step, a save or a test takes longer"
     fix = f"look at it with `prime-train status {run_dir.path.name}`, or give a longer --timeout"
     raise UserError(what, str(run_dir.path), why, fix, ExitCode.OUT_OF_REACH)
 

@@ -146,7 +146,8 @@ def _find_version(run_dir: RunDir, state: State) -> int:
 def _read_values(assignments: list[str], run_dir: RunDir) -> dict[str, Any]:
     """Keys to values; None for `unset`. Those of a command are plain names. Raises UserError."""
     config = read_run_spec(run_dir) if assignments else None
-    given = parse_overrides(assignments, plain_keys=config is not None and config.command is not None)
+    plain_keys = config is not None and config.command is not None
+    given = parse_overrides(assignments, plain_keys=plain_keys, option="")
     return {key: None if value == _UNSET else value for key, value in given.items()}
 
 

@@ -18,6 +18,7 @@ from prime_train.cli.profile.sources import (
     run_script,
 )
 from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.cli.terminal.output import write_file
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter, table, terminal_columns
 from prime_train.config import detect
 from prime_train.config.detect import read_config
@@ -115,7 +116,7 @@ def profile(
     report = report._replace(comparisons=collected.compare(report.measured), notes=collected.notes)
     shown = document(report)
     if html is not None:
-        _write(html, page(shown, report.measured))
+        write_file(html, page(shown, report.measured))
     typer.echo(json_text(shown) if as_json else _render(shown))
 
 
@@ -149,15 +150,3 @@ def _render(shown: dict[str, Any]) -> str:
         shown, painter(sys.stdout), lambda rows: table(rows, view.HEADER, view.RIGHT, columns, least_needed)
     )
     return fit_terminal(text, sys.stdout)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            what=f"it cannot be written: {error.strerror}",
-            where=str(path),
-            why="--html writes the page there",
-            fix="name a file in a folder that exists and is writable",
-        ) from None

@@ -240,25 +240,25 @@ _IN_A_TABLE = 2  # names in the path of a key; longer ones lead through an array
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")  # outside of all tables: prime-rl has such keys, run.toml has none
 
 
-def parse_overrides(assignments: Sequence[str], *, plain_keys: bool = False) -> dict[str, Any]:
+def parse_overrides(assignments: Sequence[str], *, plain_keys: bool = False, option: str = "--set ") -> dict[str, Any]:
     """Dotted keys to values; with `plain_keys` also keys without a dot. Raises UserError.
 
-    A value is TOML, or one bare word, which becomes a string.
+    A value is TOML, or one bare word, which becomes a string. `option`: what stands before each in the command.
     """
-    return dict(_parse_override(assignment, plain_keys) for assignment in assignments)
+    return dict(_parse_override(assignment, plain_keys, option) for assignment in assignments)
 
 
-def _parse_override(assignment: str, plain_keys: bool) -> tuple[str, Any]:
+def _parse_override(assignment: str, plain_keys: bool, option: str) -> tuple[str, Any]:
     key, separator, written = assignment.partition("=")
     key, written = key.strip(), written.strip()
     if not separator or not (_KEY.fullmatch(key) or (plain_keys and _PLAIN_KEY.fullmatch(key))):
-        raise _not_an_assignment(assignment, key if separator else "")
+        raise _not_an_assignment(assignment, key if separator else "", option)
     if written.lstrip("+-") in ("nan", "inf"):
         raise UserError(
             what=f"{written} is not a number that a setting can have",
-            where=f"--set {assignment}",
+            where=f"{option}{assignment}",
             why="nothing can be computed with it",
-            fix=f"give a finite number: --set {key}=1.0",
+            fix=f"give a finite number: {option}{key}=1.0",
         )
     try:
         return key, tomli.loads(f"value = {written}")["value"]
@@ -267,22 +267,22 @@ def _parse_override(assignment: str, plain_keys: bool) -> tuple[str, Any]:
             return key, written
         raise UserError(
             what=f"{written!r} is not a TOML value: {error.msg}",
-            where=f"--set {assignment}",
+            where=f"{option}{assignment}",
             why="a value that is neither TOML nor one plain word is ambiguous",
-            fix=f"quote it for TOML and for the shell: --set '{key}=\"...\"'",
+            fix=f"quote it for TOML and for the shell: {option}'{key}=\"...\"'",
         ) from None
 
 
-def _not_an_assignment(assignment: str, key: str) -> UserError:
+def _not_an_assignment(assignment: str, key: str, option: str) -> UserError:
     """`key`: what stands before the =; a run.toml has each key in a table, which the fix names."""
     known = (path for path, _, _ in walk_fields(run_toml.schema()))
     meant = [".".join(path) for path in known if len(path) == _IN_A_TABLE and path[-1] == key]
-    named = [f"--set {name}={assignment.partition('=')[2]}" for name in meant]
+    named = [f"{option}{name}={assignment.partition('=')[2]}" for name in meant]
     return UserError(
         what=f"{key!r} names no table of the config" if meant else f"{assignment!r} is not an assignment",
-        where=f"--set {assignment}",
+        where=f"{option}{assignment}",
         why="it takes a dotted key of the config, =, and a TOML value",
-        fix=" or ".join(named) or "for example: --set run.max_steps=500, or --set 'eval.prompts=[\"import os\"]'",
+        fix=" or ".join(named) or f"for example: {option}run.max_steps=500, or {option}'eval.prompts=[\"import os\"]'",
     )
 
 

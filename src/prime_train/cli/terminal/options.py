@@ -60,23 +60,13 @@ Config = Annotated[
         autocompletion=complete_config,
     ),
 ]
+_CONFIGS = "A config file, a preset's name, or - for standard input; several files with + between them are merged."
 Configs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="CONFIG",
-        help="A config file, a preset's name, or - for standard input; several files with + between them are merged.",
-        autocompletion=complete_config,
-        show_default=False,
-    ),
+    list[str], typer.Argument(metavar="CONFIG", help=_CONFIGS, autocompletion=complete_config, show_default=False)
 ]
 OptionalConfigs = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[CONFIG]",
-        help="A config file, a preset's name, or - for standard input; several files with + between them are merged.",
-        autocompletion=complete_config,
-        show_default=False,
-    ),
+    typer.Argument(metavar="[CONFIG]", help=_CONFIGS, autocompletion=complete_config, show_default=False),
 ]
 Python = Annotated[
     str | None,

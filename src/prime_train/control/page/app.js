@@ -110,8 +110,19 @@ function showDevices() {
   fill($("devices"), machines.map(([host, machine]) => keep("machines", host, [machine, isSmall], () => {
     const devices = Object.entries(machine.devices).sort(([, x], [, y]) => x.index - y.index);
     const drain = machine.liveness ? make("button", {class: "small plain owner", type: "button", "data-machine": host, click: () => confirmThen(`Save and pause every run on ${host}, test its GPUs, and take it off this map until it is returned?`, () => send("machine_requested", {command: "drain"}, host), host)}, "Drain") : null;
-    return make("div", {class: "machine"}, make("b", {}, ["unknown", "lost"].includes(machine.liveness) ? `${host}: ${machine.liveness}` : host), " ", drain, make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, isSmall))));
+    const members = (machine.members ?? []).map((one) => memberLine(host, one));
+    return make("div", {class: "machine"}, make("b", {}, ["unknown", "lost"].includes(machine.liveness) ? `${host}: ${machine.liveness}` : host), " ", drain, ...members, make("div", {class: "cells"}, ...devices.map(([name, device]) => deviceCell(host, name, device, isSmall))));
   })));
+}
+/** What can be done with a machine of a run on several, and why the rest has no effect now. */
+function memberLine(host, one) {
+  const name = `${one.run}/${one.machine}`;
+  const button = (text, command, question) => make("button", {class: "small plain", type: "button", "data-command": command, "data-of": one.run, "data-member": one.machine, disabled: one.refusals[command] !== null, title: one.refusals[command],
+    click: () => confirmThen(question, () => send("command_requested", {command, gpus: [one.machine]}, one.run), name)}, text);
+  const buttons = [button("Drain", "drain", `Save and pause the run on all machines, test the GPUs of ${one.machine}, and wait until it is returned?`), button("Test", "test", "Compare the results of its GPUs with known ones?"), button("Return", "return", "Let the run use it again? The run stays paused until it is resumed.")];
+  const reasons = [...new Set(buttons.filter((each) => each.disabled).map((each) => each.title))];
+  return make("div", {class: "member", "data-member-of": one.run}, name === host ? null : make("span", {}, `${one.machine} of ${one.run}`), one.note ? make("span", {class: "tag warn"}, one.note) : null,
+    make("span", {class: "owner"}, ...buttons), make("span", {class: "quiet owner"}, reasons.join("; ")));
 }
 /** The runs that go on without a GPU. */
 const outOf = (device) => device.left_out || [];

@@ -12,6 +12,7 @@ from typing import Any
 
 from prime_train.checkpoints.layout import PIN
 from prime_train.checkpoints.listing import list_newest_first
+from prime_train.core.machines import count_machines
 from prime_train.core.outside import MARK_BYTES, RECORD_BYTES, open_regular, read_json
 from prime_train.core.plans import ChangePlan, read_plans
 from prime_train.core.rundir import RunDir
@@ -59,6 +60,7 @@ class PresentState:
             used = find_gpus(self._run_dir, None, config)
             is_served = bool(config.get("server") or config.get("inference"))
             self._about = {"used": used and used._asdict(), "is_served": is_served, "wandb": None}
+            self._about["machines"] = count_machines(config)
         if self._about["wandb"] is None and self._looks < _LOOKS_FOR_PAGE:
             self._looks += 1
             self._about["wandb"] = find_link(self._run_dir, config)

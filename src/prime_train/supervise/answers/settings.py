@@ -135,6 +135,9 @@ class SettingsRequests:
                 return None
             what = f"the settings of this run have changed {MOST_VERSIONS} times"
             return _refuse(asked.id, what, "each checkpoint holds every change", "stop it, edit the config, start it")
+        if asked.expected > newest:
+            what, fix = f"the settings are at version {newest}, not {asked.expected}", "give a version that there is"
+            return _refuse(asked.id, what, "no change has this number", f"{fix}: --expect {newest}")
         try:
             plan = read_plan(self._run_dir.settings, newest)
         except (OSError, ValueError):

@@ -10,8 +10,7 @@ from typing import Any
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import Follower, RequestAnswered
-from prime_train.supervise.processes.lock import find_holder
-from prime_train.supervise.processes.requests import write_request
+from prime_train.supervise.processes.requests import require_supervisor, write_request
 
 LONGEST_S = 30.0  # a supervisor looks for requests about twice per second; a check of settings takes some seconds
 _POLL_S = 0.05
@@ -35,15 +34,7 @@ def ask(
     `attempt`: the newest one. After the time the request is withdrawn, unless it was read: then the effect is not
     known, and the same id may be asked again.
     """
-    holder = find_holder(run_dir)
-    if holder is None:
-        fix = f"start it again, or look at it with `prime-train status {run_dir.path.name}`"
-        raise UserError("no supervisor runs it", str(run_dir.path), "only a run that is supervised takes requests", fix)
-    if not holder.here:
-        what = f"its supervisor is process {holder.identity.pid} on {holder.host}"
-        fix = f"give the same command on {holder.host}"
-        why = "a request is a file that a supervisor of this machine reads"
-        raise UserError(what, str(run_dir.lock), why, fix, ExitCode.OUT_OF_REACH)
+    holder = require_supervisor(run_dir)
     follower = Follower(run_dir.events)
     if (earlier := _find_answer(follower, request_id)) is not None:
         return earlier

@@ -140,6 +140,22 @@ class RequestReader:
         return Request(found["kind"], request_id, body)
 
 
+def require_supervisor(run_dir: RunDir) -> Holder:
+    """The supervisor that reads requests. Raises UserError where there is none on this machine."""
+    found = find_holder(run_dir)
+    if found is None:
+        fix = f"start it again, or look at it with `prime-train status {run_dir.path.name}`"
+        raise UserError("no supervisor runs it", str(run_dir.path), "only a run that is supervised takes requests", fix)
+    if not found.here:
+        what, fix = (
+            f"its supervisor is process {found.identity.pid} on {found.host}",
+            f"give the command on {found.host}",
+        )
+        why = "a request is a file that a supervisor of this machine reads"
+        raise UserError(what, str(run_dir.lock), why, fix, ExitCode.OUT_OF_REACH)
+    return found
+
+
 def request_stop(run_dir: RunDir, attempt: int = 0, request_id: str = "") -> Holder:
     """Request a checkpoint and the end of the run. Returns the supervisor. Raises UserError if that is not possible.
 
@@ -147,14 +163,7 @@ def request_stop(run_dir: RunDir, attempt: int = 0, request_id: str = "") -> Hol
     within `ANSWER_S`, gets SIGTERM. `request_id`: a file with it is acted on once; "" makes each call a request of its
     own, and a second one ends the run at once.
     """
-    found = find_holder(run_dir)
-    if found is None:
-        fix = f"look at it with `prime-train status {run_dir.path.name}`"
-        raise UserError("no supervisor runs it", str(run_dir.path), "only a run that is supervised can be stopped", fix)
-    if not found.here:
-        what = f"its supervisor is process {found.identity.pid} on {found.host}"
-        fix = f"ssh {found.host} kill -TERM {found.identity.pid}"
-        raise UserError(what, str(run_dir.lock), "a signal does not reach another machine", fix, ExitCode.OUT_OF_REACH)
+    found = require_supervisor(run_dir)
     try:
         if not _request_by_file(run_dir, attempt, found, request_id):
             _signal(run_dir, found, signal.SIGTERM, signal.SIGCONT)

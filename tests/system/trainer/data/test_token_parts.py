@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.core.rundir import write_atomic
 from prime_train.trainer.data import token_parts
 from prime_train.trainer.data.token_parts import ENTRY, TokenParts, Tokens
 
@@ -158,3 +159,29 @@ def test_the_claim_of_a_killed_process_is_free(tmp_path: Path) -> None:
     child.join()
     with parts.claim(documents) as claimed:
         assert claimed
+
+
+def test_a_file_of_another_process_may_vanish_while_all_are_brought_to_the_disk(tmp_path: Path) -> None:
+    parts = TokenParts(tmp_path, np.uint16)
+    add(parts, [1, 2])
+    for number in range(100):  # so that much happens between the list of the files and the end of it
+        (tmp_path / f"{number}.json").write_text("{}", "utf-8")
+    receiving, sending = FORK.Pipe(duplex=False)
+
+    def rename_files() -> None:
+        """Replace a file again and again, as a process does that has counted the documents."""
+        sending.send(True)
+        while True:
+            write_atomic(tmp_path / "about.json", "{}", is_private=False)
+
+    child = FORK.Process(target=rename_files, daemon=True)
+    child.start()
+    try:
+        assert receiving.recv()
+        for _ in range(50):
+            parts.sync()
+        assert child.is_alive()
+    finally:
+        child.kill()
+        child.join()
+    assert read(parts, [1, 2]) == [tokens_of(1).tolist(), tokens_of(2).tolist()]
