@@ -266,7 +266,7 @@ def test_a_machine_of_a_run_is_drained_tested_and_returned_from_the_map(tmp_path
             assert page.is_disabled(button(command, 0))
         assert "machine 0 has the supervisor" in page.inner_text("#devices")
         assert (page.is_disabled(button("test")), page.is_disabled(button("return"))) == (True, True)
-        assert "Drain tests the machine too; it is not drained" in page.inner_text("#devices")
+        assert "Drain tests the machine too; Return: it is not drained" in page.inner_text("#devices")
         press("drain")
         events = (CommandAccepted("c", "drain", "me", gpus=("machine-1",)), GpuLeftOut("machine-1", "drained"))
         ended = AttemptEnded(1, 0, "stopped", "", "", "", "", "", 60)

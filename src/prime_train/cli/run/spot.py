@@ -24,11 +24,10 @@ from prime_train.away.sky.refusals import find_paths
 from prime_train.cli.estimate import inputs
 from prime_train.cli.jobs import follow
 from prime_train.cli.run.preflight import Command, check_config
-from prime_train.cli.terminal.output import write_file
 from prime_train.config import detect
 from prime_train.core import installation
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.rundir import make_folder
+from prime_train.core.rundir import make_folder, write_atomic
 from prime_train.core.units import format_usd
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.estimate.hardware import hardware_from_name
@@ -131,7 +130,7 @@ def run_spot(command: Command, options: SpotOptions) -> ExitCode:
     planned = plan(command, options, folder)
     _show_plan(planned, options)
     if options.output is not None:
-        write_file(Path(options.output), planned.text, is_private=True)
+        _write(Path(options.output), planned.text)
         typer.echo(f"written to {options.output}", err=True)
     if options.dry_run or options.output is not None:
         if options.output is None:
@@ -243,10 +242,22 @@ def _show_plan(planned: Planned, options: SpotOptions) -> None:
         )
 
 
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        raise UserError(
+            what=f"it cannot be written: {error.strerror}",
+            where=str(path),
+            why="`sky` reads the job from a file",
+            fix="--output FILE in a folder that exists and that you can write to",
+        ) from None
+
+
 def _submit(planned: Planned, options: SpotOptions, folder: Path) -> ExitCode:
     job, file = planned.job, task_path(folder, planned.job.name)
     make_folder(file.parent)
-    write_file(file, planned.text, is_private=True)
+    _write(file, planned.text)
 
     def confirm() -> None:
         _require_named_bucket(job, options, folder)

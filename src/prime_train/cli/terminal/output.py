@@ -30,15 +30,12 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str], nothing: s
         typer.echo(nothing, err=True)
 
 
-def write_file(path: Path, content: str | bytes, *, makes_folders: bool = False, is_private: bool = False) -> None:
-    """Write a file whole. Raises UserError with exit code 4 where the disk refuses it, or its folder is not there.
-
-    `is_private`: a new file is for its owner alone.
-    """
+def write_file(path: Path, content: str | bytes, *, makes_folders: bool = False) -> None:
+    """Write a file whole. Raises UserError with exit code 4 where the disk refuses it, or its folder is not there."""
     try:
         if makes_folders:
             path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, content, is_private=is_private)
+        write_atomic(path, content, is_private=False)
     except OSError as error:
         found = explain_disk_error(error.errno or 0, path.parent)
         raise UserError(found.what, str(path), found.why, found.fix, ExitCode.OUT_OF_REACH) from None

@@ -120,7 +120,8 @@ function memberLine(host, one) {
   const button = (text, command, question) => make("button", {class: "small plain", type: "button", "data-command": command, "data-of": one.run, "data-member": one.machine, disabled: one.refusals[command] !== null, title: one.refusals[command],
     click: () => confirmThen(question, () => send("command_requested", {command, gpus: [one.machine]}, one.run), name)}, text);
   const buttons = [button("Drain", "drain", `Save and pause the run on all machines, test the GPUs of ${one.machine}, and wait until it is returned?`), button("Test", "test", "Compare the results of its GPUs with known ones?"), button("Return", "return", "Let the run use it again? The run stays paused until it is resumed.")];
-  const reasons = [...new Set(buttons.filter((each) => each.disabled).map((each) => each.title))];
+  const off = buttons.filter((each) => each.disabled), isOne = new Set(buttons.map((each) => each.title)).size === 1;
+  const reasons = isOne ? [buttons[0].title] : off.map((each) => `${each.textContent}: ${each.title}`);
   return make("div", {class: "member", "data-member-of": one.run}, name === host ? null : make("span", {}, `${one.machine} of ${one.run}`), one.note ? make("span", {class: "tag warn"}, one.note) : null,
     make("span", {class: "owner"}, ...buttons), make("span", {class: "quiet owner"}, reasons.join("; ")));
 }
