@@ -50,9 +50,7 @@ def measure_steps(folder: Path, texts: Path, size: Size, replicas: int) -> StepT
     run = tiny.run_spec(
         texts,
         run=spec.Run(name="bench", max_steps=size.steps, seed=7),
-        model=spec.Model(
-            layers=6, hidden_size=size.hidden_size, heads=4, kv_heads=2, mlp_size=3 * size.hidden_size
-        ),
+        model=spec.Model(layers=6, hidden_size=size.hidden_size, heads=4, kv_heads=2, mlp_size=3 * size.hidden_size),
         parallel=spec.Parallel(replicas=replicas),
         batch=spec.Batch(micro_batch=4, global_batch=size.global_batch),
         checkpoint=spec.Checkpoint(interval_steps=None),

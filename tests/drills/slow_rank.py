@@ -30,7 +30,7 @@ def slow_down() -> None:
             time.sleep(forward_s / tiny.CONFIG.layers)
         return forward(self, *arguments)
 
-    Block.forward = slow  # type: ignore[method-assign]
+    Block.forward = slow  # type: ignore[assignment, method-assign]
 
 
 def main() -> None:

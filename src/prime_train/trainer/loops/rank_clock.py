@@ -105,14 +105,14 @@ class RankClock:
     def _enter_forward(self, _block: nn.Module, given: tuple[Any, ...]) -> None:
         if torch.is_grad_enabled():  # an evaluation is not timed
             for tensor in _list_differentiable(given):
-                tensor.register_hook(self._leave)
+                tensor.register_hook(self._leave)  # type: ignore[no-untyped-call]
             self._enter()
 
     def _leave_forward(self, _block: nn.Module, _given: tuple[Any, ...], result: Any) -> None:
         if torch.is_grad_enabled():
             self._leave()
             for tensor in _list_differentiable((result,)):
-                tensor.register_hook(self._enter)
+                tensor.register_hook(self._enter)  # type: ignore[no-untyped-call]
 
     def _enter(self, _gradient: Tensor | None = None) -> None:
         self._entered = self._mark()

@@ -31,7 +31,7 @@ from prime_train.trainer.replicas.life_sign import LIGHTHOUSE, SignFile, Stage
 from prime_train.trainer.replicas.lighthouse import LOOPBACK
 from prime_train.trainer.replicas.limits import StepPace
 from prime_train.trainer.replicas.ranks import agree
-from prime_train.trainer.replicas.request import HandOver, OneRankClient, QuorumRequest, State
+from prime_train.trainer.replicas.request import OneRankClient, QuorumAsker, State
 
 _QUORUM_LIMIT_S = 600.0  # then it is asked for again: a replica may be long away
 _CONNECT_LIMIT_S = 10.0
@@ -66,8 +66,7 @@ class Quorum:
     _began_s: float = 0.0  # the step, when its quorum was there
     _limit_s: float = 0.0  # of its sums
     _manager: Any = None
-    _hand_over: Any = None  # of that manager
-    _request: QuorumRequest | None = None  # for the quorum of the next step
+    _asker: Any = None  # of that manager
     _group: Any = None  # of the replicas in this step
     _store: Any = None  # kept, because the others connect to it
     _address: str = ""
@@ -133,7 +132,7 @@ class Quorum:
     def widen(self) -> None:
         """Allow more time from now on, for some steps that may be slow for a reason. Every replica does so."""
         self.pace = self.pace.widen()
-        if self._request is None:  # else the connections may just be made, and the next step sets the limit
+        if not self._asker.is_asked:  # else the connections may just be made, and the next step sets the limit
             self._limit_s = self.pace.limit_s
             set_limit(self._manager, self._group, self.settings.device, self._limit_s)
 
@@ -143,10 +142,9 @@ class Quorum:
 
     def leave(self) -> None:
         """End the heartbeats, so that the others do not wait for this replica."""
-        self._request = None
         manager, self._manager, self._address = self._manager, None, ""
         if manager is not None:
-            self._hand_over.end()
+            self._asker.end()
             self._kept.append((manager, self._store))
             with suppress(Exception):  # a server that does not answer is left with the process
                 manager.shutdown(wait=False)
@@ -160,19 +158,16 @@ class Quorum:
         """Wait for a quorum. Raises what torchft raises, and LookupError when the lighthouse is another one."""
         if self._manager is None:  # on every rank of this replica, or on none
             self._connect(step)
-        request = self._request or self._ask()
-        self._hand_over.open()
-        request.wait(self._check_lighthouse)
-        self._request = None
+        if not self._asker.is_asked:
+            self._ask()
+        self._asker.await_answer(self._check_lighthouse)
 
-    def _ask(self) -> QuorumRequest:
+    def _ask(self) -> None:
         """Begin to ask for the quorum of the next step. LookupError when the lighthouse is another one."""
         self._check_lighthouse()
         # A replica that comes gets the state of another one now, and a large one takes long.
         set_limit(self._manager, self._group, self.settings.device, self.pace.healing_s)
-        self._hand_over.close()
-        self._request = QuorumRequest(self._manager.start_quorum)
-        return self._request
+        self._asker.ask(self._manager.start_quorum)
 
     def _check_lighthouse(self) -> None:
         if self._read_address() != self._address:
@@ -244,12 +239,12 @@ class Quorum:
         """Take a manager for this rank. `port`: of the store of this replica."""
         limit, world = timedelta(seconds=self.pace.healing_s), self.settings.world
         self._group = group = new_group(self.settings.device, limit)
-        self._hand_over = hand_over = HandOver(self.read_state, self.load_state)
+        self._asker = asker = QuorumAsker(self.read_state, self.load_state)
         with _on_loopback():
             self._manager = torchft.manager.Manager(
                 pg=group,
-                load_state_dict=hand_over.load,
-                state_dict=hand_over.read,
+                load_state_dict=asker.load,
+                state_dict=asker.read,
                 min_replica_size=self.settings.min_replicas,
                 use_async_quorum=False,
                 timeout=limit,

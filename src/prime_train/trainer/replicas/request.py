@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import timedelta
+from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
@@ -16,68 +17,76 @@ State = dict[str, Any]
 _LOOK_S = 0.5  # between two looks at the lighthouse
 
 
-class QuorumRequest:
-    """A request for a quorum, in a thread, because torchft does not return from one whose lighthouse is gone."""
-
-    def __init__(self, ask: Callable[[], None]) -> None:
-        self._ask = ask
-        self._answer: Future[None] = Future()
-        Thread(target=self._resolve, name="quorum", daemon=True).start()
-
-    def wait(self, look: Callable[[], None]) -> None:
-        """Wait for the answer. Raises what torchft raises, and what `look` does, which is called from time to time."""
-        while True:
-            try:
-                return self._answer.result(_LOOK_S)
-            except FutureTimeoutError:
-                if self._answer.done():  # the error is that of the request
-                    return self._answer.result()
-                look()
-
-    def _resolve(self) -> None:
-        try:
-            self._ask()
-            self._answer.set_result(None)
-        except Exception as error:
-            self._answer.set_exception(error)
-
-
-class HandOver:
-    """What one connection reads and changes of a training: all of it, and only between two steps.
+class QuorumAsker:
+    """Asks for the quorums of one connection, and is what the connection reads and changes of the training.
 
     A request that begins beside the end of a step may be answered before it. Another replica then waits for the
-    training until that step has ended here.
+    training until that step has ended here, because it is to have all of the step.
     """
 
     def __init__(self, read: Callable[[], State], load: Callable[[State], None]) -> None:
         self._read, self._load = read, load
-        self._is_open, self._is_over = Event(), False
+        self._is_settled, self._is_over = Event(), False
+        self._answer: Future[None] | None = None
+        self._asked: SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = SimpleQueue()
+        # A thread, because torchft does not return from a quorum whose lighthouse is gone; and one for all quorums,
+        # because the loop would wait for the start of another one in each step: 3 ms on a busy machine.
+        Thread(target=self._resolve, name="quorum", daemon=True).start()
 
-    def open(self) -> None:
-        """The step has ended."""
-        self._is_open.set()
+    @property
+    def is_asked(self) -> bool:
+        return self._answer is not None
 
-    def close(self) -> None:
-        """A step has still to end."""
-        self._is_open.clear()
+    def ask(self, ask: Callable[[], None]) -> None:
+        """Begin to ask, while a step has still to end."""
+        self._is_settled.clear()
+        self._answer = Future()
+        self._asked.put((ask, self._answer))
+
+    def await_answer(self, look: Callable[[], None]) -> None:
+        """Wait for the answer, when the step has ended. Raises what torchft raises, and what `look` does.
+
+        `look` is called from time to time.
+        """
+        assert self._answer is not None
+        self._is_settled.set()
+        while True:
+            try:
+                self._answer.result(_LOOK_S)
+                break
+            except FutureTimeoutError:
+                if self._answer.done():  # the error is that of the request
+                    raise
+                look()
+        self._answer = None
 
     def end(self) -> None:
         """The connection was left: a late answer neither reads nor changes the training."""
         self._is_over = True
-        self._is_open.set()
+        self._is_settled.set()
+        self._asked.put(None)
 
     def read(self) -> State:
-        self._wait()
+        self._settle()
         return self._read()
 
     def load(self, state: State) -> None:
-        self._wait()
+        self._settle()
         self._load(state)
 
-    def _wait(self) -> None:
-        self._is_open.wait()
+    def _settle(self) -> None:
+        self._is_settled.wait()
         if self._is_over:
             raise ConnectionAbortedError("this replica has left the quorum")
+
+    def _resolve(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            ask, answer = asked
+            try:
+                ask()
+                answer.set_result(None)
+            except Exception as error:
+                answer.set_exception(error)
 
 
 class OneRankClient:
@@ -93,5 +102,5 @@ class OneRankClient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
-    def should_commit(self, _rank: int, _step: int, vote: bool, timeout: timedelta) -> bool:
+    def should_commit(self, _rank: int, _step: int, vote: bool, **_limit: timedelta) -> bool:
         return vote

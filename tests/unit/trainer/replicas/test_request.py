@@ -2,82 +2,82 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from datetime import timedelta
+from queue import SimpleQueue
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
 
-from prime_train.trainer.replicas.request import HandOver, OneRankClient, QuorumRequest, State
+from prime_train.trainer.replicas.request import OneRankClient, QuorumAsker, State
 
 WAIT_S = 30.0
 
 
-def _start(work: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
-def _wait(gone: threading.Event) -> None:
+def _wait(gone: Event) -> None:
     gone.wait(WAIT_S)
 
 
+class Training:
+    """A training whose state another replica reads and writes."""
+
+    def __init__(self) -> None:
+        self.state: State = {"step": 4}
+        self.asker = QuorumAsker(lambda: dict(self.state), self.state.update)
+
+
+def _pass() -> None:
+    pass
+
+
 def test_the_training_is_handed_over_when_the_step_has_ended() -> None:
-    state: State = {"step": 4}
-    given: list[State] = []
-    hand_over = HandOver(lambda: dict(state), state.update)
-    hand_over.close()
-    reading = _start(lambda: given.append(hand_over.read()))
-    state["step"] = 5  # by the update of the weights, which is not over yet
-    hand_over.open()
-    reading.join(WAIT_S)
+    training, given = Training(), list[State]()
+    asker = training.asker
+    asker.ask(lambda: given.append(asker.read()))
+    training.state["step"] = 5  # by the update of the weights, which ends with it
+    asker.await_answer(_pass)
     assert given == [{"step": 5}]
-    hand_over.load({"step": 7})
-    assert state == {"step": 7}
+    asker.ask(lambda: asker.load({"step": 7}))
+    assert training.state == {"step": 5}
+    asker.await_answer(_pass)
+    assert (training.state, asker.is_asked) == ({"step": 7}, False)
 
 
 def test_a_connection_that_was_left_changes_no_training() -> None:
-    state: State = {"step": 4}
-    failed: list[str] = []
+    training, failed = Training(), SimpleQueue[str]()
 
     def load() -> None:
         try:
-            hand_over.load({"step": 9})
+            training.asker.load({"step": 9})
         except ConnectionAbortedError as error:
-            failed.append(str(error))
+            failed.put(str(error))
 
-    hand_over = HandOver(lambda: dict(state), state.update)
-    hand_over.close()
-    loading = _start(load)
-    hand_over.end()
-    loading.join(WAIT_S)
-    assert (failed, state) == (["this replica has left the quorum"], {"step": 4})
-    with pytest.raises(ConnectionAbortedError):
-        hand_over.read()
+    training.asker.ask(load)
+    training.asker.end()
+    assert failed.get(timeout=WAIT_S) == "this replica has left the quorum"
+    assert training.state == {"step": 4}
 
 
-def test_a_request_gives_its_answer_or_its_error() -> None:
-    done: list[int] = []
-    QuorumRequest(lambda: done.append(1)).wait(lambda: None)
-    assert done == [1]
-
+def test_an_error_of_a_request_is_raised_where_its_answer_is_awaited() -> None:
     def fail() -> None:
         raise TimeoutError("the lighthouse is late")
 
+    asker = Training().asker
+    asker.ask(fail)
     with pytest.raises(TimeoutError, match="the lighthouse is late"):
-        QuorumRequest(fail).wait(lambda: None)
+        asker.await_answer(_pass)
 
 
 def test_a_request_that_is_not_answered_ends_with_what_a_look_raises() -> None:
-    gone = threading.Event()
+    gone = Event()
 
     def look() -> None:
         raise LookupError("another lighthouse")
 
+    asker = Training().asker
+    asker.ask(lambda: _wait(gone))
     with pytest.raises(LookupError, match="another lighthouse"):
-        QuorumRequest(lambda: _wait(gone)).wait(look)
+        asker.await_answer(look)
     gone.set()
 
 
