@@ -36,7 +36,7 @@ class Size(NamedTuple):
     steps: int
 
 
-SIZES = (Size("small", 256, 8, 60), Size("larger", 512, 16, 40))
+SIZES = (Size("small", 256, 8, 60), Size("larger", 512, 16, 35))
 
 
 class StepTimes(NamedTuple):

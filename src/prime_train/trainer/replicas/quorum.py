@@ -125,7 +125,7 @@ class Quorum:
         if steps > 1:  # torchft counts commits
             self._manager.load_state_dict({"step": self._step, "batches_committed": self._step})
         elif self.asks_ahead:
-            # Of a lighthouse that is lost, too: then `begin` asks the next one.
+            # Also where the lighthouse is lost: `begin` asks the next one.
             with suppress(OSError, ValueError, LookupError, RuntimeError):
                 self._ask()
 
