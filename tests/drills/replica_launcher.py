@@ -135,8 +135,9 @@ def _write_diary(diary: int, number: int) -> None:
         return batch
 
     def commit_noted(self: Quorum, steps: int = 1) -> None:
+        name = _name(self)  # before the commit, because the quorum of the next step may be there soon after it
         commit(self, steps)
-        note("commit", self._manager.current_step(), _name(self), time.monotonic())
+        note("commit", self._step, name, time.monotonic())
 
     Quorum.begin = begin_noted  # type: ignore[method-assign]
     Quorum.commit = commit_noted  # type: ignore[method-assign]

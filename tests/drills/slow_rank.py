@@ -14,22 +14,23 @@ import time
 from typing import Any
 
 from prime_train.trainer import __main__ as trainer
-from prime_train.trainer.model.decoder import Decoder
+from prime_train.trainer.model.decoder import Block
+from tests.unit.trainer import tiny
 
 FORWARD_ENV = "FORWARD_S"
 
 
 def slow_down() -> None:
-    """Have this process sleep in each forward."""
-    sleep_s = float(os.environ[FORWARD_ENV].split(",")[int(os.environ["LOCAL_RANK"])])
-    forward = Decoder.forward
+    """Have this process sleep in each forward of a tiny model, in each block a part of it."""
+    forward_s = float(os.environ[FORWARD_ENV].split(",")[int(os.environ["LOCAL_RANK"])])
+    forward = Block.forward
 
-    def slow(self: Decoder, *arguments: Any, **named: Any) -> Any:
+    def slow(self: Block, *arguments: Any) -> Any:
         if self.training:
-            time.sleep(sleep_s)
-        return forward(self, *arguments, **named)
+            time.sleep(forward_s / tiny.CONFIG.layers)
+        return forward(self, *arguments)
 
-    Decoder.forward = slow  # type: ignore[method-assign]
+    Block.forward = slow  # type: ignore[assignment, method-assign]
 
 
 def main() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from prime_train import spec
+from prime_train.core.drained_gpus import write_drained
 from prime_train.events import ReplicaLost
 from prime_train.spec.supervision import Heartbeat, PrimeTrain
 from tests.drills.replica_kills import ROWS, ReplicaCounts, ReplicaRun, _compare, drilled_run, judge_rows, until
-from tests.drills.replica_launcher import HANG_ENV
+from tests.drills.replica_launcher import GPUS_ENV, HANG_ENV
 from tests.unit.trainer import tiny
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'prime-train[replicas]'")
@@ -60,6 +61,24 @@ def test_a_killed_process_takes_its_replica_along_and_the_other_goes_on(
     wrong = (counts.lost_rows, counts.different_weights, counts.missing_steps)
     assert (*wrong, counts.different_tokens, counts.different_losses) == (0, 0, 0, 0, 0), counts.seen
     assert shards > 1 or not _find_different_ranks(run)
+
+
+def test_a_drained_gpu_takes_its_replica_in_shards_away_and_brings_it_back(tmp_path: Path, texts: Path) -> None:
+    run = ReplicaRun(tmp_path, drilled_run(texts, parallel=_layout(_RANKS)), {GPUS_ENV: "1"})
+    with run.started() as process:
+        run.await_all(process, [0])
+        write_drained(run.run_dir, 1, ["GPU-1"])
+        until(process, lambda: run.members() == ("0",))
+        reached = run.step(0)
+        until(process, lambda: run.step(0) > reached + 5)
+        write_drained(run.run_dir, 1, [])
+        run.await_all(process, [run.step(0)])
+        run.stop(process)
+    lost = [event for event in tiny.events(run.run_dir) if isinstance(event, ReplicaLost)]
+    assert [(one.replica, one.what, one.gpus) for one in lost] == [(1, "GPU-1 is drained", ("GPU-1",))]
+    counts = ReplicaCounts()
+    judge_rows(run, counts)
+    assert (counts.lost_rows, counts.different_weights) == (0, 0), counts.seen
 
 
 def _find_different_ranks(run: ReplicaRun) -> list[tuple[str, str]]:

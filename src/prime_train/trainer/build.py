@@ -26,7 +26,7 @@ from prime_train.trainer import cache, parallel, seed
 from prime_train.trainer.attempt import Attempt, read_run
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.device import Device, pick
-from prime_train.trainer.loops.rank_clock import RankClock
+from prime_train.trainer.loops.rank_clock import start_clock
 from prime_train.trainer.loops.spikes import spikes_from
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.loops.step_spans import StepSpans, plan_traces
@@ -184,12 +184,7 @@ def spread_training(
         start_from.load_optimizer(model, optimizer, run)
     clear_unfinished(attempt)
     traces = plan_traces(run, attempt.run_dir.profile, world.rank, device.torch)
-    # A sharded model exchanges weights in each block, so nothing separates its work from its waits.
-    replicas = 1 if attempt.replica is None else attempt.replica.count
-    is_timed = world.size * replicas > 1 and not parallel.is_sharded(model)
-    folder, number = attempt.run_dir.rank_times(attempt.number), attempt.number_rank(world.size)
-    clock = RankClock(folder, number, device.torch, model) if is_timed else None
-    spans = StepSpans(world.rank, device.torch, traces, clock)
+    spans = StepSpans(world.rank, device.torch, traces, start_clock(attempt, model, device.torch, world))
     spans.watch_all_reduce(model)
     spikes = spikes_from(run.optim.on_spike, reached.spikes)
     clip_norm, reduce = run.optim.clip_norm, run.parallel.reduce

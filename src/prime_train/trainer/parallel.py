@@ -226,13 +226,13 @@ def _shard(model: nn.Module, replicas: int, parallel: spec.Parallel, device: Dev
         reduce_dtype=torch.float32 if bf16 else None,
         cast_forward_inputs=False,
     )
-    for block in _list_blocks(model):
+    for block in list_blocks(model):
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=parallel.reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     return model
 
 
-def _list_blocks(model: nn.Module) -> list[nn.Module]:
+def list_blocks(model: nn.Module) -> list[nn.Module]:
     """The modules in every list whose name ends with `blocks`."""
     stacks = (module for name, module in model.named_modules() if name.endswith("blocks"))
     return [block for stack in stacks for block in stack.children()]

@@ -26,11 +26,7 @@ pytest.importorskip("torchft", reason="torchft is not installed: pip install 'pr
 
 from torchft.process_group import ProcessGroupGloo
 
-from prime_train.trainer.attempt import Replica
-from prime_train.trainer.parallel import World
-from prime_train.trainer.replicas.life_sign import SignFile
-from prime_train.trainer.replicas.limits import StepPace
-from prime_train.trainer.replicas.quorum import Quorum, QuorumSettings
+from prime_train.trainer.replicas.exchanges import set_limit
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -87,7 +83,7 @@ def test_a_run_goes_on_with_fewer_replicas_and_without(texts: Path, tmp_path: Pa
     assert [event.step for event in finished] == [4, 8, 12]
 
 
-def test_a_sum_ends_by_the_limit_that_was_set_last(tmp_path: Path) -> None:
+def test_a_sum_ends_by_the_limit_that_was_set_last() -> None:
     """Two groups in one process, of which one never enters the sum. The limit before was an hour."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     groups = [ProcessGroupGloo(timeout=timedelta(hours=1)) for _ in range(2)]
@@ -97,13 +93,11 @@ def test_a_sum_ends_by_the_limit_that_was_set_last(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    settings = QuorumSettings(folder=tmp_path, min_replicas=1, device=torch.device("cpu"), world=World(0, 1))
-    quorum = Quorum(Replica(0, 2), settings, SignFile(tmp_path, 0), dict, lambda _state: None, StepPace())
-    quorum._group, quorum._manager = groups[0], SimpleNamespace()
-    quorum._set_limit(1.0)
+    manager = SimpleNamespace()
+    set_limit(manager, groups[0], torch.device("cpu"), 1.0)
     with pytest.raises(RuntimeError, match=r"(?i)timed out|timeout"):
         groups[0].allreduce([torch.ones(3)], AllreduceOptions()).wait()
-    assert quorum._manager._timeout == timedelta(seconds=1)
+    assert manager._timeout == timedelta(seconds=1)
 
 
 def test_what_replicas_cannot_do_ends_the_attempt_with_its_reason(texts: Path, tmp_path: Path) -> None:

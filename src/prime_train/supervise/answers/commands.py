@@ -192,10 +192,7 @@ def _check_drain(request: Request, scene: CommandScene) -> _Accepted:
     asked = tuple(gpu for gpu in asked if gpu not in state.left_out)
     if not asked:
         raise _AlreadyDone("these GPUs are left out already")
-    # The ranks of a model in shards report no times, with which a rank names its GPU.
-    layout = scene.run.parallel
-    leaves_one = state.live is not None and layout.replicas > 0 and layout.dp_shard == 1
-    leaves_one = leaves_one and find_machine(asked[0]) <= 0
+    leaves_one = state.live is not None and scene.run.parallel.replicas > 0 and find_machine(asked[0]) <= 0
     # Where nothing ends for the drain, it throws no training away.
     if not leaves_one and state.live is not None and not state.live.serves_only:
         _refuse_unknown_checkpoints(scene, "no GPU of the run can be drained")

@@ -18,16 +18,14 @@ import torch
 from torch import Tensor
 
 from prime_train.core.errors import UserError
-from prime_train.events import Phase, ReplicasJoined
+from prime_train.events import Phase
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import fewest_sequences, sequences_in_step
 from prime_train.spec.run import lr_ratio
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce
 from prime_train.trainer.data.stream import TakenRows, TrainStream
-from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.loops import replicated
-from prime_train.trainer.loops.after_step import UnreadStep, adjust
+from prime_train.trainer.loops.after_step import UnreadStep
 from prime_train.trainer.loops.replicated import ReplicaLoop, Seat
 from prime_train.trainer.loops.spikes import StepResult
 from prime_train.trainer.loops.step import Votes, launch_step
@@ -133,28 +131,17 @@ class _Rounds:
     def train(self, stop: StopFlag) -> None:
         """Make rounds with the others until the last step; then the leader saves."""
         loop = self._loop
-        attempt, quorum, sign = loop.attempt, loop.quorum, loop.sign
+        attempt, quorum = loop.attempt, loop.quorum
         checkpointer = loop.opened.ready.checkpointer
-        wants_save = is_prepared = False
+        wants_save = False
         loop.await_others()
-        while not self.seat.reader.stop and loop.reached < self.seat.live.attempt.run.run.max_steps:
-            began = time.perf_counter()
-            has_changed = quorum.begin(loop.reached)
-            quorum_s = time.perf_counter() - began
+        while not loop.is_over:
+            quorum_s = loop.begin_turn()
             seat = self.seat  # only here, because the quorum may have brought another state
             reader, live = seat.reader, seat.live
-            if has_changed:
-                members = tuple(map(str, quorum.members))
-                attempt.emit(ReplicasJoined(attempt.number, loop.reached, members, attempt.run.parallel.replicas))
-            if attempt.leads and not is_prepared:
-                announce(attempt, seat.training, loop.opened.ready.classes)
-            live.ranks = quorum.size
-            if live.has_changed(loop.reached + 1):  # on every replica before this round
-                seat.training = adjust(seat.training, live.attempt.run)
-                seat.rows.take_settings(live.attempt.run)
             run, training = live.attempt.run, seat.training
             steps = plan_round(loop.reached, run.parallel.sync_every, run.run.max_steps)
-            sign.round_steps = len(steps)
+            loop.sign.round_steps = len(steps)
             start = keep_start(training.model, training.optimizer)
             own = self._make_steps(steps, stop)
             if len(own) < len(steps):
@@ -171,20 +158,14 @@ class _Rounds:
                 continue
             joined_s, wants_save = time.perf_counter() - began, False
             self._record(steps, own, _agree(own, numbers.tolist(), quorum.size), (waits_s, {"joint": joined_s}))
-            if attempt.leads and not is_prepared:
-                checkpointer.prepare(training.model, training.optimizer)
-                is_prepared = True
+            loop.prepare_saves()
             is_last = steps[-1] >= run.run.max_steps
             saves = not is_last and (reader.save or is_due_in(steps, run.checkpoint.interval_steps))
             reader.save = False
             if saves and not reader.stop and attempt.leads:
                 checkpointer.save(training.model, training.optimizer, reader.reached)
             if not is_last and not reader.stop and is_due_in(steps, run.eval.interval_steps):
-                sign.write("saves", loop.reached)
-                # On every replica, so that they come to the next round together.
-                loop.metrics.flush()
-                measure_all(live.attempt, training, steps[-1], loop.opened.evaluations)
-                attempt.emit(Phase(attempt.number, "train"))
+                loop.evaluate()
         loop.end()
 
     def _make_steps(self, steps: range, stop: StopFlag) -> list[_OwnStep]:

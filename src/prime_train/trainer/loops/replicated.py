@@ -106,6 +106,7 @@ class ReplicaLoop:
         pace = StepPace(choose_sum_limit_s(attempt.run))
         self.quorum = Quorum(replica, settings, sign, self._read_state, self._load_state, pace)
         self.folder = folder
+        self._is_prepared = False  # to save
         self.seat = self._sit(opened.ready.reached, opened.rows, None)
 
     def _sit(self, reached: TrainPosition, rows: Any, agreed: list[dict[str, Any]] | None) -> Seat:
@@ -132,28 +133,18 @@ class ReplicaLoop:
         """Take steps with the others until the last one; then the leader saves."""
         attempt, work = self.attempt, self.opened.work
         checkpointer, quorum = self.opened.ready.checkpointer, self.quorum
-        wants_save = is_prepared = False
+        wants_save = False
         self.await_others()
-        while not self.seat.reader.stop and self.reached < self.seat.live.attempt.run.run.max_steps:
-            began = time.perf_counter()
-            has_changed = quorum.begin(self.reached)
-            quorum_s = time.perf_counter() - began
+        while not self.is_over:
+            quorum_s = self.begin_turn()
             seat = self.seat  # only here, because the quorum may have brought another state
             reader, live, step = seat.reader, seat.live, self.reached + 1
-            if has_changed:
-                members = tuple(map(str, quorum.members))
-                attempt.emit(ReplicasJoined(attempt.number, self.reached, members, self._replica.count))
-            if attempt.leads and not is_prepared:
-                announce(attempt, seat.training, self.opened.ready.classes)
-            live.ranks = seat.training.world.step_ranks
-            if live.has_changed(step):  # on every replica at this step
-                quorum.widen()  # it may compile
-                seat.training = adjust(seat.training, live.attempt.run)
-                seat.rows.take_settings(live.attempt.run)
             run, training = live.attempt.run, seat.training
             is_last = step >= run.run.max_steps
             saves = not is_last and is_due(step, run.checkpoint.interval_steps)
             evaluates = not is_last and is_due(step, run.eval.interval_steps)
+            # Not where the others would wait in a sum for a replica that saves or evaluates.
+            quorum.asks_ahead = not (is_last or saves or evaluates)
             with training.spans.step(step):
                 with training.spans.host_span("data"):
                     began = time.perf_counter()
@@ -184,21 +175,54 @@ class ReplicaLoop:
                 reader.add(UnreadStep(step, lr, launched, position, waited_s, live.position, ramp.position(), counted))
                 # At once, because another replica may take over the position before the next step.
                 reader.read()
-                if self._replica.leads and not is_prepared:
-                    checkpointer.prepare(training.model, training.optimizer)
-                    is_prepared = True
+                self.prepare_saves()
                 saves, reader.save = saves or (reader.save and not is_last), False
                 if saves or evaluates:  # on every replica: the files are written beside the next steps
                     quorum.widen()
                 if saves and not reader.stop and self._replica.leads:
                     checkpointer.save(training.model, training.optimizer, reader.reached)
             if evaluates and not reader.stop:
-                self.sign.write("saves", self.reached)
-                # On every replica, so that they come to the next step together.
-                self.metrics.flush()
-                measure_all(live.attempt, training, step, self.opened.evaluations)
-                attempt.emit(Phase(attempt.number, "train"))
+                self.evaluate()
         self.end()
+
+    @property
+    def is_over(self) -> bool:
+        return self.seat.reader.stop or self.reached >= self.seat.live.attempt.run.run.max_steps
+
+    def begin_turn(self) -> float:
+        """Join a quorum, and put the settings of the next step in force. Returns the seconds of the quorum.
+
+        Another state may have been brought: then `seat` is another one.
+        """
+        attempt, quorum = self.attempt, self.quorum
+        began = time.perf_counter()
+        has_changed = quorum.begin(self.reached)
+        quorum_s = time.perf_counter() - began
+        seat, live = self.seat, self.seat.live
+        if has_changed:
+            members = tuple(map(str, quorum.members))
+            attempt.emit(ReplicasJoined(attempt.number, self.reached, members, self._replica.count))
+        if attempt.leads and not self._is_prepared:
+            announce(attempt, seat.training, self.opened.ready.classes)
+        live.ranks = seat.training.world.step_ranks
+        if live.has_changed(self.reached + 1):  # on every replica at this step
+            quorum.widen()  # it may compile
+            seat.training = adjust(seat.training, live.attempt.run)
+            seat.rows.take_settings(live.attempt.run)
+        return quorum_s
+
+    def prepare_saves(self) -> None:
+        """After the first update, on the replica that leads."""
+        if self._replica.leads and not self._is_prepared:
+            self.opened.ready.checkpointer.prepare(self.seat.training.model, self.seat.training.optimizer)
+            self._is_prepared = True
+
+    def evaluate(self) -> None:
+        """On every replica, so that they come to the next turn together."""
+        self.sign.write("saves", self.reached)
+        self.metrics.flush()
+        measure_all(self.seat.live.attempt, self.seat.training, self.reached, self.opened.evaluations)
+        self.attempt.emit(Phase(self.attempt.number, "train"))
 
     def _open_rows(self, position: Position | None) -> TrainStream:
         world = self.opened.ready.training.world

@@ -1,7 +1,8 @@
 """Joins a replica with the others for one step after another, by torchft. Trains nothing, writes no event.
 
 The quorum is before each step, not beside it: so a replica that joins has the weights of the others before it computes,
-and each row of a step is used by exactly one replica.
+and each row of a step is used by exactly one replica. It is asked for as soon as the step before is committed, and the
+answer is awaited before the rows are divided: the update of the weights and the metrics need no quorum.
 """
 
 from __future__ import annotations
@@ -10,36 +11,30 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch
 import torchft.manager
 from torch import Tensor
-from torch.distributed import ReduceOp, TCPStore  # type: ignore[attr-defined]  # public, not in __all__ (torch 2.13)
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in __all__ (torch 2.13)
 from torchft.checkpointing.pg_transport import PGTransport
-from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
 from prime_train.core.replica_files import read_lighthouse
 from prime_train.trainer.attempt import Replica
 from prime_train.trainer.parallel import NotCommittedError, World
+from prime_train.trainer.replicas.exchanges import new_group, set_limit, sum_in_buckets
 from prime_train.trainer.replicas.life_sign import SignFile, Stage
 from prime_train.trainer.replicas.limits import StepPace
 from prime_train.trainer.replicas.ranks import agree
+from prime_train.trainer.replicas.request import OneRankClient, QuorumAsker, State
 
 _QUORUM_LIMIT_S = 600.0  # then it is asked for again: a replica may be long away
 _CONNECT_LIMIT_S = 10.0
 _RETRY_S = 0.1
-_LOOK_S = 0.5  # between two looks at the address of the lighthouse
-_BUCKET_BYTES = 25 * 2**20  # of gradients that are summed at a time, as in DDP
-
-State = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +60,12 @@ class Quorum:
     size: int = 0  # replicas in this step
     rank: int = 0  # of this replica among them
     members: tuple[int, ...] = ()  # their numbers, as far as they are known
+    asks_ahead: bool = False  # the next step follows at once: its quorum is asked for when this one is committed
     _step: int = 0
     _began_s: float = 0.0  # the step, when its quorum was there
     _limit_s: float = 0.0  # of its sums
     _manager: Any = None
+    _asker: Any = None  # of that manager
     _group: Any = None  # of the replicas in this step
     _store: Any = None  # kept, because the others connect to it
     _address: str = ""
@@ -100,7 +97,7 @@ class Quorum:
         if self._read_known() != self._known:
             self.pace = self.pace.widen()
         self._limit_s = self.pace.limit_s
-        self._set_limit(self._limit_s)
+        set_limit(self._manager, self._group, self.settings.device, self._limit_s)
         self._began_s = time.monotonic()
         self._write_sign("works")
         return self._find_members()
@@ -110,15 +107,9 @@ class Quorum:
         if self.size == 1:  # alone in this step: the sum is there already
             return
         self._write_sign("sums")
-        for bucket in list_buckets(tensors):
-            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])  # one exchange for many small tensors
-            self._manager.allreduce(flat, reduce_op=ReduceOp.SUM).wait()
-            if self._manager.errored() is not None:
-                # Its connections close: a replica that waits for this one in the same sum would wait until its limit.
-                self._group.abort()
-                break
-            for tensor, part in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
-                tensor.copy_(part.view_as(tensor))
+        if not sum_in_buckets(self._manager, tensors):
+            # Its connections close: a replica that waits for this one in the same sum would wait until its limit.
+            self._group.abort()
         self._write_sign("works")
 
     def average(self, tensor: Tensor) -> Any:
@@ -141,12 +132,17 @@ class Quorum:
         self.pace = self.pace.add(time.monotonic() - self._began_s)
         if steps > 1:  # torchft counts commits
             self._manager.load_state_dict({"step": self._step, "batches_committed": self._step})
+        elif self.asks_ahead:
+            # Also where the lighthouse is lost: `begin` asks the next one.
+            with suppress(OSError, ValueError, LookupError, RuntimeError):
+                self._ask()
 
     def widen(self) -> None:
         """Allow more time from now on, for some steps that may be slow for a reason. Every replica does so."""
         self.pace = self.pace.widen()
-        self._limit_s = self.pace.limit_s
-        self._set_limit(self._limit_s)
+        if not self._asker.is_asked:  # else the connections may just be made, and the next step sets the limit
+            self._limit_s = self.pace.limit_s
+            set_limit(self._manager, self._group, self.settings.device, self._limit_s)
 
     def give_up(self) -> None:
         """Make no sum with this quorum: a replica that waits for this one in a sum ends its wait."""
@@ -154,7 +150,12 @@ class Quorum:
 
     def leave(self) -> None:
         """End the heartbeats, so that the others do not wait for this replica."""
-        self._disconnect()
+        manager, self._manager, self._address = self._manager, None, ""
+        if manager is not None:
+            self._asker.end()
+            self._kept.append((manager, self._store))
+            with suppress(Exception):  # a server that does not answer is left with the process
+                manager.shutdown(wait=False)
 
     def connect(self, step: int) -> None:
         """Begin the heartbeats, by which the others know that this replica lives. `step` was committed last."""
@@ -165,21 +166,20 @@ class Quorum:
         """Wait for a quorum. Raises what torchft raises, and LookupError when the lighthouse is another one."""
         if self._manager is None:  # on every rank of this replica, or on none
             self._connect(step)
+        if not self._asker.is_asked:
+            self._ask()
+        self._asker.await_answer(self._check_lighthouse)
+
+    def _ask(self) -> None:
+        """Begin to ask for the quorum of the next step. LookupError when the lighthouse is another one."""
+        self._check_lighthouse()
+        # A replica that comes gets the state of another one now, and a large one takes long.
+        set_limit(self._manager, self._group, self.settings.device, self.pace.healing_s)
+        self._asker.ask(self._manager.start_quorum)
+
+    def _check_lighthouse(self) -> None:
         if self._read_address() != self._address:
             raise LookupError("another lighthouse has been started")
-        # A replica that comes gets the state of another one now, and a large one takes long.
-        self._set_limit(self.pace.healing_s)
-        # In a thread, because torchft does not return from a quorum whose lighthouse is gone.
-        joined: Future[None] = Future()
-        Thread(target=_resolve, args=(joined, self._manager.start_quorum), name="quorum", daemon=True).start()
-        while True:
-            try:
-                return joined.result(_LOOK_S)
-            except FutureTimeoutError:
-                if not joined.done() and self._read_address() != self._address:
-                    raise LookupError("another lighthouse has been started") from None
-                if joined.done():
-                    return joined.result()
 
     def _repeat(self, work: Callable[[], None]) -> None:
         """Do it until it succeeds on every rank of this replica.
@@ -196,7 +196,7 @@ class Quorum:
             reached = self._step if self._manager is None else self._manager.current_step()
             if agree(self.settings.world, is_done, reached):
                 return
-            self._disconnect()
+            self.leave()
             time.sleep(_RETRY_S)
 
     def _find_members(self) -> bool:
@@ -245,12 +245,13 @@ class Quorum:
     def _manage(self, step: int, address: str, port: int) -> None:
         """Take a manager for this rank. `port`: of the store of this replica."""
         limit, world = timedelta(seconds=self.pace.healing_s), self.settings.world
-        self._group = group = self._new_group(limit)
+        self._group = group = new_group(self.settings.device, limit)
+        self._asker = asker = QuorumAsker(self.read_state, self.load_state)
         with _on_address(self.replica.host):
             self._manager = torchft.manager.Manager(
                 pg=group,
-                load_state_dict=self.load_state,
-                state_dict=self.read_state,
+                load_state_dict=asker.load,
+                state_dict=asker.read,
                 min_replica_size=self.settings.min_replicas,
                 use_async_quorum=False,
                 timeout=limit,
@@ -268,6 +269,8 @@ class Quorum:
                 # All replicas begin with the weights of one seed, or of one checkpoint.
                 init_sync=False,
             )
+        if world.size == 1:
+            self._manager._client = OneRankClient(self._manager._client)
         self._manager.load_state_dict({"step": step, "batches_committed": 0})
         self._address = address
 
@@ -277,27 +280,8 @@ class Quorum:
     def _write_sign(self, stage: Stage) -> None:
         self.sign.write(stage, self._step, self._limit_s, is_wide=self.pace.is_wide)
 
-    def _set_limit(self, limit_s: float) -> None:
-        """Let exchanges from now on end after so many seconds."""
-        limit = timedelta(seconds=limit_s)
-        self._manager._timeout = limit  # torchft 0.2.0 takes it at the start alone
-        self._group.set_timeout(limit)  # of groups that it makes later; of each sum over NCCL
-        if isinstance(self._group, ProcessGroupGloo) and self._group._pg is not None:
-            self._group._pg._get_backend(self.settings.device)._set_default_timeout(limit)
-
     def _read_address(self) -> str:
         return read_lighthouse(self.settings.folder)
-
-    def _new_group(self, limit: timedelta) -> Any:
-        kind = ProcessGroupNCCL if self.settings.device.type == "cuda" else ProcessGroupGloo
-        return kind(timeout=limit)
-
-    def _disconnect(self) -> None:
-        manager, self._manager, self._address = self._manager, None, ""
-        if manager is not None:
-            self._kept.append((manager, self._store))
-            with suppress(Exception):  # a server that does not answer is left with the process
-                manager.shutdown(wait=False)
 
 
 @contextmanager
@@ -313,25 +297,3 @@ def _on_address(host: str) -> Iterator[None]:
         yield
     finally:
         torchft.manager.ManagerServer = server
-
-
-def _resolve(joined: Future[None], work: Callable[[], None]) -> None:
-    try:
-        work()
-        joined.set_result(None)
-    except Exception as error:
-        joined.set_exception(error)
-
-
-def list_buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The tensors in buckets of one type each, in their order."""
-    buckets: list[list[Tensor]] = []
-    size = 0
-    for tensor in tensors:
-        own = tensor.numel() * tensor.element_size()
-        if not buckets or buckets[-1][0].dtype != tensor.dtype or size + own > _BUCKET_BYTES:
-            buckets.append([])
-            size = 0
-        buckets[-1].append(tensor)
-        size += own
-    return buckets

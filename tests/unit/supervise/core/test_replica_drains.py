@@ -30,10 +30,12 @@ ROLE = Role("trainer", 3, least_gpus=2)
 class Replicas(World):
     """A run of three replicas, of which two are needed."""
 
+    shards = 1
+
     def scene(self) -> CommandScene:
         scene = super().scene()
         program: Any = SimpleNamespace(roles=lambda *_: (ROLE,))  # it needs to know nothing of checkpoints
-        return scene._replace(run=replace(scene.run, parallel=LAYOUT), program=program)
+        return scene._replace(run=replace(scene.run, parallel=replace(LAYOUT, dp_shard=self.shards)), program=program)
 
     def ask(self, command: str, gpu: str) -> list[str]:
         """The outcomes of the answers until now."""
@@ -88,7 +90,9 @@ def world(tmp_path: Path) -> Replicas:
     return found
 
 
-def test_the_attempt_goes_on_and_the_gpu_is_tested_once_its_replica_has_left(world: Replicas) -> None:
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_attempt_goes_on_and_the_gpu_is_tested_once_its_replica_has_left(shards: int, world: Replicas) -> None:
+    world.shards = shards
     assert world.ask("drain", "GPU-1") == ["accepted"]
     assert (sorted(world.drained), world.state.left_out) == (["GPU-1"], ("GPU-1",))
     assert (world.testing, find_stage(world.state, "GPU-1")) == (("", ()), "draining")

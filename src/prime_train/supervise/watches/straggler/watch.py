@@ -1,7 +1,7 @@
 """Watches the times of the ranks on this machine, and reports the rank that every other one waits for.
 
-It reads the small files that the ranks keep. A run with one rank has none, and neither has a model in shards: it
-exchanges weights in each block, so nothing separates its work from its waits.
+It reads the small files that the ranks keep. A run with one rank has none. A model in shards whose blocks are compiled
+names its GPUs there, and no times.
 """
 
 from __future__ import annotations
