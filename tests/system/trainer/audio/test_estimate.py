@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from prime_train import spec
 from prime_train.estimate.memory.setup_from_run import setup_of
@@ -21,7 +23,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.audio import Audio, AudioEncoder, Lejepa, MaskedAutoencoder
 from prime_train.trainer.audio.batches import AudioBatch
 from prime_train.trainer.audio.learning.audio_model import AudioModel, audio_loss, build_audio
-from prime_train.trainer.audio.learning.micro_batch import make_micro_batch
+from prime_train.trainer.audio.learning.micro_batch import AudioMicroBatch, make_micro_batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import Training, take_step
 from prime_train.trainer.muon import build_optimizer
@@ -87,18 +89,28 @@ def estimated(run: RunSpec) -> tuple[Term, ...]:
     return tuple(term for term in memory.terms if term.name != ALLOCATOR)
 
 
-def measured(run: RunSpec, *, fused: bool) -> Measured:
-    """The live tensors of the second step on random clips."""
+def cpu(run: RunSpec) -> Device:
+    return Device(torch.device("cpu"), "cpu", "bf16" if run.precision.compute == "bf16" else "fp32", None)
+
+
+def micro_batches(run: RunSpec) -> list[AudioMicroBatch]:
+    """Those of a step, with random clips."""
     audio, batch = audio_of(run), run.batch.micro_batch
-    model = build_audio(audio, audio.classes or 0, run.run.seed)
-    device = Device(torch.device("cpu"), "cpu", "bf16" if run.precision.compute == "bf16" else "fp32", None)
-    training = Training(model, build_optimizer(model, run.optim), World(rank=0, size=1), device, run.optim.clip_norm)
     draw, made = np.random.default_rng(5), []
     for first in range(0, run.batch.global_batch or batch, batch):
         places = np.arange(first, first + batch)
         log_mels = draw.standard_normal((batch, audio.frames, audio.mels)).astype(np.float32)
         clips = AudioBatch(log_mels, places[:, None] % CLASSES, np.full(batch, audio.frames), places, places)
         made.append(make_micro_batch(clips, audio, audio.classes or 0, seed=3))
+    return made
+
+
+def measured(run: RunSpec, *, fused: bool) -> Measured:
+    """The live tensors of the second step."""
+    audio, made = audio_of(run), micro_batches(run)
+    model = build_audio(audio, audio.classes or 0, run.run.seed)
+    world, optimizer = World(rank=0, size=1), build_optimizer(model, run.optim)
+    training = Training(model, optimizer, world, cpu(run), run.optim.clip_norm)
     return measure_step(training, lambda: take_step(training, made, 1e-4, audio_loss), fused=fused)
 
 
@@ -122,6 +134,19 @@ def test_gradients_of_several_micro_batches_are_counted() -> None:
     run = run_of("wide", "supervised", micro_batches=2)
     live = measured(run, fused=True)
     assert sum(term.bytes for term in estimated(run)) == pytest.approx(live.peak, rel=0.04)
+
+
+@pytest.mark.parametrize(("name", "objective"), SHAPES)
+def test_the_flops_are_those_of_forward_and_backward(name: str, objective: str) -> None:
+    run = run_of(name, objective)
+    audio = audio_of(run)
+    model = build_audio(audio, audio.classes or 0, run.run.seed)
+    (made,) = micro_batches(run)
+    # Attention as two products, because torch counts none of the operation that a CPU has.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        audio_loss(model, made, cpu(run)).backward()  # type: ignore[no-untyped-call]
+    setup, _ = step_setup_of(run, setup_of(run, ANY_GPU, shape_from_run(run, 0)), ANY_GPU)
+    assert work_of(setup).model_flops == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 def test_attention_goes_both_ways_and_classes_are_met_once_in_a_clip() -> None:
