@@ -20,6 +20,7 @@ from prime_train.trainer.audio.clip_files import ArrowFile, Columns
 from prime_train.trainer.audio.columns import refuse_other_names
 from prime_train.trainer.audio.row_index import LEAST_BATCHES
 from prime_train.trainer.audio.tables import ClipTable, open_clips, open_sources
+from tests.unit.core.test_planted_files import as_root, give_away
 
 FILES, BATCHES = 8, LEAST_BATCHES // 8
 YEAR_2024_NS = 1_700_000_000 * 10**9
@@ -198,6 +199,14 @@ def test_a_link_in_the_place_of_an_index_is_replaced(clips: Path, cache: Path, t
     assert all(is_opened(open_clips(clips, Columns())))
     assert not index.is_symlink()
     assert other.read_bytes() == before
+
+
+@as_root
+def test_an_index_that_another_user_put_there_is_not_believed(clips: Path, cache: Path) -> None:
+    open_clips(clips, Columns())
+    (index,) = cache.iterdir()
+    give_away(index)
+    assert all(is_opened(open_clips(clips, Columns())))
 
 
 def test_a_cache_that_cannot_be_written_costs_the_index_alone(clips: Path, cache: Path) -> None:
