@@ -2,7 +2,8 @@
 
 Two sets of generated clips of a minute: Vorbis at 32 kHz, and a mix of Vorbis at 32, 44.1 and 48 kHz with FLAC at 44.1
 kHz. The ways are measured in turns, so that the load of the machine is the same for all. torchaudio's pipeline is left
-out where torchaudio cannot be imported, and the result says so.
+out where torchaudio cannot be imported, and the result says so. Opus and MP3 are read from their begin and by a seek.
+A start is measured on many small files, with and without an index of their rows, after the kernel has dropped them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import soxr
 from prime_train import audio
 from prime_train.trainer.audio import chirps
 from prime_train.trainer.audio.clip_files import Columns
-from prime_train.trainer.audio.clips import read_crop
+from prime_train.trainer.audio.clips import SEEKS, read_crop
 from prime_train.trainer.audio.log_mel import Floats, MelSettings, compute_log_mel, write_sample
 from prime_train.trainer.audio.order import ClipOrder
 from prime_train.trainer.audio.samples import SampleMaker
@@ -38,6 +39,8 @@ CROP_S = 5.0
 CROP = round(CROP_S * MEL.sample_rate)
 VORBIS = (("vorbis", 32_000),)
 MIXED = (("vorbis", 32_000), ("vorbis", 44_100), ("vorbis", 48_000), ("flac", 44_100))
+STATEFUL = (("opus", 48_000), ("mp3", 44_100))
+SHARDS, SHARD_BATCHES = 1000, 10
 ONE_THREAD = "OPENBLAS_NUM_THREADS"
 AT_LEAST = {"xcl32": 5.5, "mixed": 6.5}
 
@@ -45,7 +48,7 @@ AT_LEAST = {"xcl32": 5.5, "mixed": 6.5}
 def write_set(folder: Path, kinds: tuple[tuple[str, int], ...], count: int, seconds: float) -> Path:
     """An Arrow file with clips of these codecs and rates in turn."""
     schema = pa.schema([("audio", pa.binary()), ("label", pa.int64())])
-    path = folder / f"{len(kinds)}.arrow"
+    path = folder / f"{len(kinds)}-{kinds[0][0]}.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         for row in range(count):
             codec, rate = kinds[row % len(kinds)]
@@ -135,6 +138,70 @@ def measure_stages(name: str, table: ClipTable, maker: SampleMaker) -> Iterator[
         yield record.emit(f"{name}: {what}", [stage_s / table.rows])
 
 
+def measure_seeks(folder: Path, clips: int, seconds: float, rounds: int) -> Iterator[dict[str, Any]]:
+    """CPU time of a sample that is decoded from the begin of its clip, and after a seek, and how both differ."""
+    for kind in STATEFUL:
+        table = open_clips(write_set(folder, (kind,), clips, seconds), Columns())
+        order = ClipOrder(table.rows, 0)
+        makers = {seek: SampleMaker(table, order, MEL, CROP_S, seek=seek) for seek in SEEKS}
+        out = np.zeros((MEL.frames, MEL.mels), dtype=np.float32)
+        spent: dict[str, list[float]] = {seek: [] for seek in makers}
+        for _ in range(rounds):
+            for seek, maker in makers.items():
+                began_s = time.process_time()
+                for row in range(table.rows):
+                    maker.make(row, row, out)
+                spent[seek].append((time.process_time() - began_s) / table.rows)
+        for seek, samples in spent.items():
+            yield record.emit(f"{kind[0]}: CPU time of a sample, {seek}", samples)
+        ratio = float(np.median(spent["exact"])) / float(np.median(spent["fast"]))
+        yield record.emit(f"{kind[0]}: exact / fast", [ratio], unit="x")
+        crops = [
+            [read_crop(table.read_clip(row), kind[1], CROP, order.crop_at(row, row), seek) for seek in SEEKS]
+            for row in range(table.rows)
+        ]
+        differences = [1e6 * float(np.abs(exact - fast).max()) for exact, fast in crops]
+        yield record.emit(f"{kind[0]}: largest difference of a fast crop", [max(differences)], unit="1e-6")
+
+
+def write_shards(folder: Path) -> None:
+    """Files with record batches of so many bytes that the kernel reads none of them ahead with another."""
+    draw, long_ago_s = np.random.default_rng(0), 1_700_000_000
+    for number in range(SHARDS):
+        path = folder / f"{number:04}.arrow"
+        batch = pa.record_batch({"audio": [draw.bytes(50_000) for _ in range(4)], "label": [number % 400] * 4})
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
+            for _ in range(SHARD_BATCHES):
+                writer.write_batch(batch)
+        os.utime(path, (long_ago_s, long_ago_s))
+    os.sync()
+
+
+def measure_start(folder: Path) -> Iterator[dict[str, Any]]:
+    """Seconds until the rows and labels of all files are known, and how often the start waited for the disk."""
+    for what in ("that counts its rows", "by an index"):
+        for path in sorted(folder.iterdir()):
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        done = subprocess.run([sys.executable, "-c", _STARTS, str(folder)], capture_output=True, text=True, check=True)
+        wall_s, waits = done.stdout.split()
+        yield record.emit(f"a start on {SHARDS} files {what}", [float(wall_s)])
+        yield record.emit(f"a start on {SHARDS} files {what}: waits for the disk", [int(waits)], unit="page faults")
+
+
+_STARTS = """
+import resource, sys, time
+from pathlib import Path
+from prime_train.trainer.audio.clip_files import Columns
+from prime_train.trainer.audio.columns import refuse_other_names
+from prime_train.trainer.audio.tables import open_clips
+path, before, began_s = Path(sys.argv[1]), resource.getrusage(resource.RUSAGE_SELF).ru_majflt, time.perf_counter()
+refuse_other_names([path], Columns())
+open_clips(path, Columns()).count_labels()
+print(time.perf_counter() - began_s, resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before)
+"""
+
+
 def measure_processes(path: Path, batches: int, batch: int) -> Iterator[dict[str, Any]]:
     """Samples per second of wall time, and memory beside the batches."""
     rates: dict[int, float] = {}
@@ -186,6 +253,11 @@ def main() -> None:
             path = write_set(Path(folder), kinds, options.clips, options.seconds)
             rows += list(measure_ways(name, path, options.rounds))
         rows += list(measure_processes(path, batches=40, batch=16))
+        rows += list(measure_seeks(Path(folder), options.clips, options.seconds, options.rounds))
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
+        os.environ["PRIME_TRAIN_CACHE"] = cache  # of the child processes
+        write_shards(Path(folder))
+        rows += list(measure_start(Path(folder)))
     record.write("audio", rows)
 
 

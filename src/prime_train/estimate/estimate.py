@@ -21,11 +21,12 @@ from prime_train.registry import gpus
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import train_gpus
 
-# Source: github.com/pytorch/ao, issue 685 (MLPs of four widths on an L20, August 2024).
 _OF_CLIPS = (
-    "a clip counts as {tokens} tokens, and the encoder as a decoder: no measured run was an encoder, and what the "
-    "objective, the evaluations and reading clips take is not known"
+    "a clip counts as {tokens} tokens; memory is that of the encoder with its objective, as counted on a CPU; no step "
+    "of one was measured on a GPU, and what evaluations and reading clips take is left out"
 )
+_OF_CLASSES = "audio.classes is unset: the weights for the labels, which are counted at the start, are left out"
+# Source: github.com/pytorch/ao, issue 685 (MLPs of four widths on an L20, August 2024).
 _FP8_MEMORY = {
     True: "memory is that of bf16: with precision.fp8, compiled MLPs were measured to take up to 1.1 times as much",
     False: "memory is that of bf16: with precision.fp8, MLPs were measured to take 1.5 to 1.9 times as much, "
@@ -101,6 +102,8 @@ def _uncertainties(run: RunSpec, memory: RunMemory, hardware: Hardware, shape: M
         yield f"{memory.gpus.train} GPUs train, all available ones: the config does not set their number"
     if run.audio is not None:
         yield _OF_CLIPS.format(tokens=run.data.ctx_tokens)
+        if run.audio.classes is None and run.audio.label_field:
+            yield _OF_CLASSES
     if run.precision.fp8 != "none":
         yield _FP8_MEMORY[run.model.compile]
     if hardware.assumed:

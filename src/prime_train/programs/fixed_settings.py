@@ -30,7 +30,7 @@ _FIXED: tuple[tuple[str, str], ...] = (
     *((f"tokenizer.{name}", "the weights were trained on its tokens") for name in ("path", "vocab_size")),
     *((f"audio.{name}", _WEIGHTS) for name in ("objective", "classes", "encoder", "masked_autoencoder", "lejepa")),
     *((f"audio.{name}", _CLIPS) for name in ("audio_field", "label_field", "multi_label", "block_shuffle")),
-    *((f"audio.{name}", _CLIPS) for name in ("clip_s", "sample_rate", "frames", "mels", "mean", "std")),
+    *((f"audio.{name}", _CLIPS) for name in ("clip_s", "seek", "sample_rate", "frames", "mels", "mean", "std")),
     ("batch.global_batch", f"{_DATA_ORDER}; a config without the key takes it from `batch.micro_batch`"),
     *((f"batch.{name}", _DATA_ORDER) for name in ("start_batch", "ramp_steps")),
     ("tasks", _TASK_ORDER),

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from prime_train.spec.annotations import Doc, Ge, Gt, Le, Lt, NotNegative, Positive
 
 AudioObjective = Literal["supervised", "masked_autoencoder", "lejepa"]
+Seek = Literal["exact", "fast"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,13 @@ class Audio:
     audio_field: Annotated[str, Doc("Column with the compressed clips.")] = "audio"
     label_field: Annotated[str, Doc("Column with the labels; empty = there are none, and no probe.")] = "label"
     clip_s: Annotated[float, Gt(0), Doc("Seconds in a crop.")] = 5.0
+    seek: Annotated[
+        Seek,
+        Doc(
+            "`exact`: a crop is that part of the whole decoded clip, so Opus and MP3 are decoded from their begin. "
+            "`fast`: they are decoded from a seek, which costs less and differs a little."
+        ),
+    ] = "exact"
     sample_rate: Annotated[Positive, Doc("Hertz; other clips are resampled.")] = 32000
     frames: Annotated[Positive, Doc("Frames in a spectrogram, 10 ms each; shorter crops are padded.")] = 512
     mels: Annotated[Positive, Doc("Mel bands in a spectrogram.")] = 128

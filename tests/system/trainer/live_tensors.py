@@ -14,7 +14,7 @@ trainer on the CPU as it is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
@@ -181,13 +181,18 @@ def measured(case: Case, *, fused: bool = True) -> Measured:
     """The live tensors of the second step of the real trainer, on the CPU."""
     training = training_of(case, torch.device("cpu"))
     micro_batches = batches(case)
-    is_bf16 = case.run.precision.compute == "bf16"
+    return measure_step(training, lambda: train_step(training, micro_batches, lr=1e-4), fused=fused)
+
+
+def measure_step(training: Training, take: Callable[[], object], *, fused: bool = True) -> Measured:
+    """The live tensors of the second call of `take`, which takes a step."""
+    is_bf16 = training.device.compute == "bf16"
     products = _ZeroProducts() if is_bf16 else contextlib.nullcontext()  # type: ignore[no-untyped-call]
     with products, fused_operations() if fused else contextlib.nullcontext():
-        train_step(training, micro_batches, lr=1e-4)
+        take()
         live = LiveTensors(_resident(training))
         with live:
-            train_step(training, micro_batches, lr=1e-4)
+            take()
     return Measured(live.resident, live.peak, live.bytes())
 
 

@@ -94,6 +94,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "audio.encoder": {"encoder": AudioEncoder(layers=2)},
     "audio.objective": {"objective": "lejepa"},
     "audio.clip_s": {"clip_s": 3.0},
+    "audio.seek": {"seek": "fast"},
     "audio.label_field": {"label_field": ""},
 }
 

@@ -22,6 +22,10 @@ OPERATIONS = "saved tensors of the operations of a block, arXiv 2205.05198, s. 4
 _DORA_NUMBERS = 3.0
 
 
+_SCALED_BRANCHES = 2.0  # outputs of attention and MLP, which the gradients of LayerScale's gains need
+_SCALED_FP32 = 3.0  # numbers of the residual stream, its gradient among them, that are fp32 beside those in bf16
+
+
 class TokenWidths(NamedTuple):
     """Numbers per token of one block on one GPU. `visited`: experts per token; `expert_mlp`: their inner numbers."""
 
@@ -61,6 +65,8 @@ def kept_per_layer(setup: TrainSetup, k: Coefficients) -> float:
     if not setup.compiled:
         numbers += k.kept_eager * widths.hidden
     numbers += cast_numbers(setup, widths.hidden, norms)
+    if setup.shape.encoder is not None:
+        numbers += _SCALED_BRANCHES * widths.hidden
     if setup.adapter is not None and setup.adapter.kind == "lora":
         numbers += k.adapter_kept * widths.hidden
         numbers += _DORA_NUMBERS * setup.adapter.scaled_outputs / setup.layout.tensor
@@ -144,6 +150,8 @@ def block_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     else:
         each = k.backward_block * setup.numerics.compute * (widths.hidden + widths.mlp + widths.expert_mlp)
         name = "gradients of a block's activations"
+    if setup.shape.encoder is not None:  # the gradients of a gain: fp32 products with it and with what it scales
+        each += 4.0 * (_SCALED_FP32 if setup.numerics.autocast else 1.0) * widths.hidden
     if setup.adapter is not None:
         each += k.adapter_hidden * widths.hidden + k.adapter_mlp * (widths.mlp + widths.expert_mlp)
         each += _DORA_NUMBERS * setup.numerics.compute * setup.adapter.scaled_outputs / setup.layout.tensor
@@ -162,6 +170,8 @@ def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     width = setup.shape.hidden_size / setup.layout.tensor
     states = _product("hidden states of the head", tokens, width, k.head_hidden, FULL)
     match setup.head.kind:
+        case "objective":  # clips.py
+            return ()
         case "in_place":  # fp32 log-probabilities, overwritten by the gradient, and the logits in their own type
             logits = _product("logits and loss", tokens, vocab, k.in_place + setup.numerics.compute, IN_PLACE)
         case "in_chunks" | "logprobs":  # of a chunk; the gradients of all hidden states are kept

@@ -22,6 +22,7 @@ from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware, Term
 from prime_train.spec import Rl, RunSpec
 from prime_train.spec.answers import global_batch, policy_of, prime_rl_of, rollout_engine
+from prime_train.spec.clip_size import ClipSize, size_of
 from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB, rows_of_chunk, rows_of_logprobs
 from prime_train.spec.prime_rl_parts import Trainer
 
@@ -94,6 +95,7 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
     numerics = Numerics(
         compute=2.0 if bf16 else 4.0, autocast=bf16 and sharding != "fsdp", state=_bundled_state_bytes(run, shape)
     )
+    clip = size_of(run.audio) if run.audio is not None else ClipSize(1, run.data.ctx_tokens)
     return TrainSetup(
         program="bundled",
         era="",
@@ -103,8 +105,8 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
         ),
         numerics=numerics,
         head=_bundled_head(run, shape),
-        tokens=run.batch.micro_batch * run.data.ctx_tokens,
-        ctx_tokens=run.data.ctx_tokens,
+        tokens=run.batch.micro_batch * clip.all_tokens,
+        ctx_tokens=clip.tokens,
         micro_batches=max(1, global_batch(run) // (run.batch.micro_batch * processes)),
         checkpointing=run.model.recompute,
         checkpoint_every=run.model.recompute_every,
@@ -114,12 +116,15 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
         attention="sdpa",
         adapter=_bundled_adapter(run, shape),
         beside=rl_terms(run, shape, numerics.compute),
-        packed=policy_of(run) is None,  # rollouts are padded rows
+        packed=policy_of(run) is None and run.audio is None,  # rollouts are padded rows
+        audio=run.audio,
     )
 
 
 def _bundled_head(run: RunSpec, shape: ModelShape) -> Head:
     """The loss on a GPU. Source: trainer/model/head_loss.py; rewards are learnt from log-probabilities."""
+    if run.audio is not None:
+        return Head("objective")
     if policy_of(run) is not None:
         return Head("logprobs", chunk_tokens=rows_of_logprobs(shape.vocab_size))
     if shape.vocab_size < CHUNKED_FROM_VOCAB:

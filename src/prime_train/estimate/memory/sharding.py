@@ -30,7 +30,14 @@ class Groups(NamedTuple):
 
 
 def groups_of(shape: ModelShape) -> Groups:
-    """The groups of a model. The largest block is the average block, plus the experts in a mixture of experts."""
+    """The groups of a model. The largest block is the average block, plus the experts in a mixture of experts.
+
+    An encoder has its objective as the head, and what is before its blocks as the embedding.
+    """
+    if shape.encoder is not None:
+        ends, objective, _ = shape.encoder
+        block = (shape.parameters - ends - objective) / max(1, shape.layers)
+        return Groups(float(ends), float(max(1, objective)), block, 0.0, shape.parameters)
     embedding = float(shape.vocab_size * shape.hidden_size)
     head = 0.0 if shape.tie_embeddings else embedding
     outside = shape.vision_parameters + shape.lookup_parameters

@@ -6,11 +6,21 @@ from typing import Literal, NamedTuple
 
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Term
+from prime_train.spec.audio import Audio
 
 Sharding = Literal["none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map"]
 Checkpointing = Literal["none", "selective", "full"]
 HeadKind = Literal[
-    "full", "in_place", "in_chunks", "logprobs", "vocab_chunked", "token_chunked", "tiled", "fused", "fused_loss"
+    "full",
+    "in_place",
+    "in_chunks",
+    "logprobs",
+    "vocab_chunked",
+    "token_chunked",
+    "tiled",
+    "fused",
+    "fused_loss",
+    "objective",
 ]
 AdapterKind = Literal["lora", "adapter", "adapter_v2"]
 
@@ -77,7 +87,8 @@ class Head(NamedTuple):
     vocabulary.
 
     `fused_loss`: all logits, and their gradient in one kernel without a log-softmax in fp32. `fused`: loss and gradient
-    are computed from the hidden states, at most `chunk_tokens` rows at a time.
+    are computed from the hidden states, at most `chunk_tokens` rows at a time. `objective`: there are no logits of
+    tokens, but what an encoder learns on clips.
     """
 
     kind: HeadKind = "full"
@@ -131,6 +142,7 @@ class TrainSetup(NamedTuple):
     attention: str = ""
     beside: tuple[Term, ...] = ()  # held on the GPU during all of a step: a reference model, an engine of its own
     packed: bool = False  # sequences hold several documents, which do not attend to each other
+    audio: Audio | None = None  # of an encoder on clips
 
     @property
     def trained(self) -> int:

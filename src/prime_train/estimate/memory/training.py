@@ -13,6 +13,7 @@ from typing import NamedTuple
 from prime_train.core.units import GIB
 from prime_train.estimate.memory.activations import block_terms, layers_on_gpu, logits_terms, saved_terms, stream_terms
 from prime_train.estimate.memory.bundled import bundled_terms
+from prime_train.estimate.memory.clips import input_terms, objective_terms
 from prime_train.estimate.memory.coefficients import Coefficients, Fitted, fitted_entry
 from prime_train.estimate.memory.sharding import (
     QUANTIZED_BYTES,
@@ -106,10 +107,11 @@ def phases(setup: TrainSetup, k: Coefficients) -> tuple[MemoryPhase, ...]:
     head_gradient = root_gradient_terms(setup, groups, k)
     ends = () if setup.layout.ends_apart else (*root, *head_gradient)  # which stay until the root's backward is over
     own = bundled_terms(setup, groups, early)
+    inputs = input_terms(setup)
+    kept, piped, last = (*kept, *inputs), (*piped, *inputs), (*last, *inputs)
+    head = (*logits_terms(setup, k), *objective_terms(setup, k))
     return (
-        MemoryPhase(
-            "head", (*states, *early, *kept, *logits_terms(setup, k), *stream, *root, *head_gradient, *own.head)
-        ),
+        MemoryPhase("head", (*states, *early, *kept, *head, *stream, *root, *head_gradient, *own.head)),
         MemoryPhase("first block", (*states, *early, *piped, *block, *gathered, *reduced, *ends, *own.first)),
         MemoryPhase("last block", (*states, *gradients, *last, *block, *gathered, *reduced, *ends, *own.last)),
         MemoryPhase("embedding", (*states, *gradients, *own.embedding)),

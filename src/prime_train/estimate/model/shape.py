@@ -18,7 +18,7 @@ from prime_train.estimate.model.unknown_families import check_like_llama, check_
 from prime_train.registry.known import shape_row
 from prime_train.spec import RunSpec, decoder_size
 from prime_train.spec.audio import Audio
-from prime_train.spec.clip_size import count_parameters, size_of
+from prime_train.spec.clip_size import count_ends, count_objective, count_outside_flops, count_parameters, size_of
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 _SHARED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "vision_config", "audio_config")
@@ -31,8 +31,16 @@ _NO_DECODER = frozenset(
 _MAX_PARAMETERS = 10**14  # a hundred times the largest published model
 
 
+class EncoderEnds(NamedTuple):
+    """What an encoder over clips has outside its blocks: weights, and FLOPs of a forward for each token."""
+
+    ends: int  # of patches, pitches, registers and the last norm
+    objective: int  # of objective and probe
+    flops_per_token: float
+
+
 class ModelShape(NamedTuple):
-    """One decoder. Sizes are counts of numbers, not bytes; 0 for parts that the model does not have.
+    """One decoder, or an encoder. Sizes are counts of numbers, not bytes; 0 for parts that the model does not have.
 
     `layers` counts all blocks, `dense_layers` those with a dense MLP. Each other block has `experts` experts of
     `expert_mlp_size`; a token visits `experts_per_token` of them and all shared experts (`shared_expert_mlp_size`
@@ -41,6 +49,7 @@ class ModelShape(NamedTuple):
     `linear_layers` keeps a state of `linear_state_bytes` per served sequence instead of a KV cache. `multimodal_rope`:
     positions of time, height and width (Qwen2-VL, arXiv 2409.12191, s. 2.1). `parameters` counts everything that is
     loaded, `vision_parameters` the part outside the decoder, `lookup_parameters` the embeddings of single blocks.
+    With `encoder` a token attends to all others, branches have gains, and `vocab_size` counts the classes.
     """
 
     name: str
@@ -73,6 +82,7 @@ class ModelShape(NamedTuple):
     linear_state_bytes: float = 0.0
     multimodal_rope: bool = False
     lookup_parameters: int = 0
+    encoder: EncoderEnds | None = None
 
     @property
     def is_moe(self) -> bool:
@@ -117,8 +127,9 @@ def shape_from_run(run: RunSpec, vocab_size: int) -> ModelShape:
 
 
 def _shape_of_encoder(name: str, audio: Audio) -> ModelShape:
-    """An encoder as a decoder with as many blocks: it has the same products, and classes as its head. ShapeError."""
-    encoder, parameters = audio.encoder, count_parameters(audio)
+    """An encoder with its objective and the probe. Raises ShapeError."""
+    encoder, clip, objective = audio.encoder, size_of(audio), count_objective(audio)
+    parameters = count_parameters(audio) + objective
     if parameters > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {parameters:.2g} parameters: no such model exists")
     return ModelShape(
@@ -132,11 +143,12 @@ def _shape_of_encoder(name: str, audio: Audio) -> ModelShape:
         mlp_size=encoder.mlp_size,
         parameters=parameters,
         tie_embeddings=False,
-        source="[audio.encoder], read as a decoder with a token for each patch",
+        source="[audio.encoder], its objective and the probe",
         qk_norm=True,
         dense_layers=encoder.layers,
-        ctx_tokens=size_of(audio).tokens,
+        ctx_tokens=clip.tokens,
         weight_bytes=4.0,
+        encoder=EncoderEnds(count_ends(audio), objective, count_outside_flops(audio) / clip.all_tokens),
     )
 
 

@@ -30,12 +30,12 @@ _BF16, _FP32 = 2, 4  # bytes
 # Source: prime-rl src/prime_rl/trainer/models/layers/lm_head.py@049a80afe, counted operation by operation.
 _HEAD_BYTES_PER_LOGIT: dict[HeadKind, int] = {"full": 60, "in_place": 30, "in_chunks": 34, "logprobs": 110,
                                               "vocab_chunked": 120, "token_chunked": 30, "tiled": 120,
-                                              "fused_loss": 30, "fused": 30}  # fmt: skip
+                                              "fused_loss": 30, "fused": 30, "objective": 0}  # fmt: skip
 # Matrix products of the head. One that is chunked over the vocabulary, or that gives log-probabilities, recomputes its
 # logits in the backward.
 _HEAD_PRODUCTS: dict[HeadKind, int] = {"full": 3, "in_place": 3, "in_chunks": 3, "logprobs": 4,
                                        "vocab_chunked": 4, "token_chunked": 3, "tiled": 4, "fused_loss": 3,
-                                       "fused": 3}  # fmt: skip
+                                       "fused": 3, "objective": 0}  # fmt: skip
 # Bytes that a low-rank adapter moves per input and output feature of its linear layer, over forward, recompute and
 # backward: the input is read three times, two gradients are added to it, the output is written and added.
 _ADAPTER_BYTES_PER_FEATURE = 17
@@ -139,7 +139,8 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> StepWork:
     shape, lora = setup.shape, setup.lora_rank > 0
     tokens = setup.micro_batch_tokens * setup.micro_batches / setup.cp
     layers = 1 / (setup.tp * setup.pp)  # share of all layers' work on one GPU
-    linear = _passes(setup, 2 * tokens * linear_parameters(shape), lora).times(layers)
+    outside = 0.0 if shape.encoder is None else shape.encoder.flops_per_token
+    linear = _passes(setup, tokens * (2 * linear_parameters(shape) + outside), lora).times(layers)
     experts = _passes(setup, 2 * tokens * active_expert_parameters(shape), lora).times(layers)
     forward = attention_flops(shape, setup.ctx_tokens) * tokens * layers
     # The backward recomputes the scores: 5 matrix products against 2. Source: FlashAttention-2, arXiv 2307.08691, s. 4.
@@ -269,8 +270,11 @@ def _context_bytes(setup: StepSetup, tokens: float) -> float:
 
 
 def _model_flops(setup: StepSetup, tokens: float, layers: float) -> float:
-    """FLOPs of forward and backward with causal attention. Source: PaLM, arXiv 2204.02311, appendix B."""
+    """FLOPs of forward and backward. Source: PaLM, arXiv 2204.02311, appendix B."""
     shape = setup.shape
+    if shape.encoder is not None:
+        products = 2 * linear_parameters(shape) + shape.encoder.flops_per_token
+        return 3 * tokens * layers * (products + attention_flops(shape, setup.ctx_tokens))
     parameters = linear_parameters(shape) + active_expert_parameters(shape)
     head = shape.hidden_size * shape.vocab_size
     span = max(0, shape.layers - shape.sliding_layers - shape.linear_layers) * setup.ctx_tokens / 2

@@ -60,10 +60,12 @@ def adapter_parameters(shape: ModelShape, rank: int) -> float:
 
 
 def attention_flops(shape: ModelShape, ctx_tokens: int) -> float:
-    """FLOPs of one forward of causal attention per token, over all layers, with the extra cost of sliding windows.
+    """FLOPs of one forward of attention per token, over all layers, with the extra cost of sliding windows.
 
-    Two matrix products of 2 FLOPs per score, over half the context.
+    Two matrix products of 2 FLOPs per score: over half the context where it is causal, over all of it in an encoder.
     """
+    if shape.encoder is not None:
+        return 4.0 * shape.layers * ctx_tokens * shape.heads * shape.head_dim
     full_layers = max(0, shape.layers - shape.sliding_layers - shape.linear_layers)
     sliding = min(ctx_tokens / 2, _SLIDING_COST * mean_span(ctx_tokens, shape.sliding_window))
     span = full_layers * ctx_tokens / 2 + shape.sliding_layers * sliding

@@ -15,7 +15,9 @@ from typing import Any, Self
 import numpy as np
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.spec.audio import Seek
 from prime_train.trainer.audio.clip_files import NO_LABEL, Columns
+from prime_train.trainer.audio.clips import SEEKS
 from prime_train.trainer.audio.log_mel import Floats, MelSettings
 from prime_train.trainer.audio.order import ClipOrder, count_quotas
 from prime_train.trainer.audio.samples import BrokenClip, SampleMaker, SampleParts
@@ -27,7 +29,7 @@ VERSION = 1  # of a position
 _SLOTS = 3  # of shared memory: one is read while two are written
 _MEASURED = 200  # samples, before a share of broken ones counts
 _SHOWN = 20
-_ON_BROKEN = ("skip", "fail")
+_WORDS = {"on_broken": ("skip", "fail"), "seek": SEEKS}
 _LISTED = {"files": "the names of the files or their rows", "blocks": "block_shards", "quotas": "probs"}
 
 
@@ -47,7 +49,8 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
 
     `paths`: one source or several. `probs`: the share of each source; None = by the rows that each has.
     `held_out`: as a fraction, the rows that no batch has. `on_broken` = "fail" raises UserError at the first broken
-    clip; "skip" takes another row, until more than `most_broken` of all samples were broken.
+    clip; "skip" takes another row, until more than `most_broken` of all samples were broken. `seek` = "fast": Opus and
+    MP3 are decoded from a seek, and differ a little from the whole decoded clip.
     """
 
     def __init__(
@@ -68,8 +71,10 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         most_broken: float = 0.02,
         held_out: float = 0.0,
         probs: Sequence[float] | None = None,
+        seek: Seek = "exact",
     ) -> None:
-        _refuse_settings(batch=batch, rank=rank, ranks=ranks, workers=workers, threads=threads, on_broken=on_broken)
+        _refuse_settings(batch=batch, rank=rank, ranks=ranks, workers=workers, threads=threads)
+        _refuse_words(on_broken=on_broken, seek=seek)
         columns = columns or Columns()
         paths = (paths,) if isinstance(paths, Path) else tuple(paths)
         table, _ = open_sources(paths, columns).hold_out(held_out)
@@ -77,7 +82,7 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         if blocks and blocks[-1] != table.rows:
             blocks = (*blocks, table.rows)
         order = ClipOrder(table.rows, seed, blocks) if probs is None else _mix_sources(table, seed, probs, block_shards)
-        self._maker = SampleMaker(table, order, mel or MelSettings(), clip_s, columns, held_out)
+        self._maker = SampleMaker(table, order, mel or MelSettings(), clip_s, columns, held_out, seek)
         self._batch, self._rank, self._ranks = batch, rank, ranks
         self._next = 0  # the place after the batches that were returned, of all ranks
         self._asked: deque[tuple[int, int]] = deque()  # (slot, place) of the batches that workers make
@@ -175,7 +180,15 @@ class AudioBatches(Iterator[AudioBatch], AbstractContextManager["AudioBatches"])
         self.close()
 
 
-def _refuse_settings(*, batch: int, rank: int, ranks: int, workers: int, threads: int, on_broken: str) -> None:
+def _refuse_words(**given: str) -> None:
+    """Raise UserError for a word that a setting does not have."""
+    for name, word in given.items():
+        if word not in _WORDS[name]:
+            why = f"it is one of {', '.join(_WORDS[name])}"
+            raise UserError(f"it is {word!r}", name, why, f'{name}="{_WORDS[name][0]}"')
+
+
+def _refuse_settings(*, batch: int, rank: int, ranks: int, workers: int, threads: int) -> None:
     """Raise UserError for a setting with which no batch can be made."""
     least = {
         "batch": (batch, 1),
@@ -189,10 +202,6 @@ def _refuse_settings(*, batch: int, rank: int, ranks: int, workers: int, threads
             raise UserError(f"it is {value}", name, f"the least is {lowest}", f"{name}={lowest}")
     if rank >= ranks:
         raise UserError(f"it is {rank} of {ranks}", "rank", "ranks are numbered from 0", f"rank={ranks - 1}")
-    if on_broken not in _ON_BROKEN:
-        raise UserError(
-            f"it is {on_broken!r}", "on_broken", f"it is one of {', '.join(_ON_BROKEN)}", 'on_broken="skip"'
-        )
 
 
 def _mix_sources(table: ClipTable, seed: int, probs: Sequence[float], block_shards: int) -> ClipOrder:

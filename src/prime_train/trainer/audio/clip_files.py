@@ -1,4 +1,4 @@
-"""Files with compressed clips: Arrow IPC files by memory map, parquet, and folders of files with a table of labels.
+"""Files with compressed clips and labels: Arrow IPC files by memory map, and parquet.
 
 An Arrow file is mapped, so a row costs the pages of one clip, and a gigabyte is never read as a whole.
 Parquet has no rows that can be mapped: it is copied once, some rows at a time, into an Arrow file of the cache.
@@ -7,18 +7,16 @@ Parquet has no rows that can be mapped: it is copied once, some rows at a time, 
 from __future__ import annotations
 
 import bisect
-import contextlib
-import csv
 import glob
 import itertools
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,17 +25,16 @@ from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import cache_path
 from prime_train.core.rundir import make_folder, open_private
-from prime_train.trainer.audio.clips import MOST_BYTES, ClipError
+from prime_train.trainer.audio.clips import ClipError
 from prime_train.trainer.data.order import Integers
 
 ARROW, PARQUET = ".arrow", ".parquet"
-CLIPS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".oga")
 MOST_FILES = 100_000
-_MOST_TABLE_BYTES = 2**30  # of a table of labels
+MOST_LABELS = 2**16  # of the whole table, for a model's last layer
 _MOST_UNPACKED_BYTES = 4 * 2**20  # that reading a mapped batch may take
 _COPIED_ROWS = 64  # of a parquet file at once
 NO_LABEL = -1
-LABELS = "labels.csv"  # of a folder with clips
+_DECLARED = b"declared"
 
 Labels = tuple[int, ...]  # none, one, or several of one clip
 
@@ -50,6 +47,23 @@ class Columns:
     label: str | None = "label"  # None: no labels are read
 
 
+class RowLabels(NamedTuple):
+    """All labels of some rows, one after the other, each with its row."""
+
+    rows: Integers  # (N,)
+    labels: Integers  # (N,)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A file whose rows were counted before, and its size and time by which it is the same one."""
+
+    rows: int
+    size_bytes: int
+    modified_ns: int
+    index: Path  # which is deleted where the file has other rows
+
+
 @dataclass(frozen=True)  # without slots, because it holds what it has opened
 class ArrowFile:
     """One Arrow IPC file, a stream as Hugging Face's cache has it, or a file with a footer. Opened when it is read."""
@@ -57,10 +71,22 @@ class ArrowFile:
     path: Path
     columns: Columns
     name: str = ""  # of the file that a user knows, where this one is a copy
+    known: KnownFile | None = None
 
     @cached_property
     def _batches(self) -> list[Any]:
-        return list(_read_batches(self.path, self.columns))
+        batches = list(_read_batches(self.path, self.columns))
+        if self.known is not None:
+            self._refuse_change(self.known, sum(batch.num_rows for batch in batches))
+        return batches
+
+    def _refuse_change(self, known: KnownFile, rows: int) -> None:
+        """Raise UserError where the file is not the one whose rows were counted."""
+        status = self.path.stat()
+        if (rows, status.st_size, status.st_mtime_ns) != (known.rows, known.size_bytes, known.modified_ns):
+            known.index.unlink(missing_ok=True)
+            what, why = "it has changed since its rows were counted", "each row has its number by all files"
+            raise UserError(what, str(self.path), why, "start again when nothing writes there", ExitCode.OUT_OF_REACH)
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -68,7 +94,18 @@ class ArrowFile:
 
     @property
     def rows(self) -> int:
+        if self.known is not None:
+            return self.known.rows
         return self._ends[-1] if self._ends else 0
+
+    @property
+    def record_batches(self) -> int:
+        return len(self._batches)
+
+    @property
+    def declared(self) -> bytes:
+        """A hash of what `datasets` declares in it; empty for a file without rows."""
+        return b"".join(batch.schema.metadata[_DECLARED] for batch in self._batches[:1])
 
     def read_clip(self, row: int) -> memoryview:
         """The compressed bytes of a row, still in the map. Raises ClipError where it has none."""
@@ -86,13 +123,10 @@ class ArrowFile:
         value = batch.column(1)[at].as_py()
         return tuple(label for label in (value if isinstance(value, list) else [value]) if label is not None)
 
-    def list_labels(self) -> Integers:
-        """The labels of all rows, one after the other, (N,)."""
-        columns = [batch.column(1) for batch in self._batches] if self.columns.label is not None else []
-        flat = [column.flatten() if hasattr(column, "flatten") else column for column in columns]
-        # Not a row at a time: a million rows would take seconds on every rank.
-        numbers = [one.drop_null().cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False) for one in flat]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *numbers])
+    def list_labels(self) -> RowLabels:
+        if self.columns.label is None:
+            return join_labels([], [])
+        return join_labels([_list_column(batch.column(1)) for batch in self._batches], [0, *self._ends])
 
     @property
     def known_name(self) -> str:
@@ -107,36 +141,24 @@ class ArrowFile:
         return self._batches[which], row - (self._ends[which - 1] if which else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """Files of clips, each with the labels of a table `labels.csv` with the columns path and label.
+def join_labels(parts: Sequence[RowLabels], first_rows: Sequence[int]) -> RowLabels:
+    """The labels of all parts; the rows of each are numbered from its first row."""
+    none = np.zeros(0, dtype=np.int64)
+    rows = [part.rows + first for part, first in zip(parts, first_rows, strict=False)]
+    return RowLabels(np.concatenate([none, *rows]), np.concatenate([none, *(part.labels for part in parts)]))
 
-    `absent`: the paths in the table of files that are not there.
-    """
 
-    root: Path
-    files: tuple[str, ...]
-    labels: tuple[Labels, ...]
-    absent: tuple[str, ...] = ()
+def _list_column(column: Any) -> RowLabels:
+    """The labels in a column of integers or lists. All at once, because a million rows would take seconds."""
+    import pyarrow.compute as pc
 
-    @property
-    def rows(self) -> int:
-        return len(self.files)
-
-    def read_clip(self, row: int) -> bytes:
-        try:
-            return outside.read_bytes(self.root / self.files[row], MOST_BYTES, within=self.root)
-        except OSError as error:
-            raise ClipError(f"it cannot be read: {error.strerror}") from error
-
-    def read_labels(self, row: int) -> Labels:
-        return self.labels[row]
-
-    def list_labels(self) -> Integers:
-        return np.array([label for labels in self.labels for label in labels], dtype=np.int64)
-
-    def describe(self, row: int) -> str:
-        return self.files[row]
+    rows = np.arange(len(column))
+    if hasattr(column, "flatten"):
+        lengths = pc.fill_null(pc.list_value_length(column), 0)
+        rows, column = np.repeat(rows, lengths.to_numpy(zero_copy_only=False)), column.flatten()
+    kept = column.is_valid().to_numpy(zero_copy_only=False)
+    labels = column.drop_null().cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
+    return RowLabels(rows[kept], labels)
 
 
 def list_files(path: Path) -> list[Path]:
@@ -173,11 +195,22 @@ def _refuse_number(path: Path) -> UserError:
 
 
 def open_table(path: Path, columns: Columns) -> ArrowFile:
-    opened = ArrowFile(path, columns)
-    if path.suffix == PARQUET:
-        opened = ArrowFile(_copy_parquet(path, columns), columns, name=path.name)
+    opened = _find_arrow(path, columns)
     opened.rows  # noqa: B018 - opens it, so that a damaged file is an error here and not in a worker
     return opened
+
+
+def recall_table(path: Path, columns: Columns, rows: int, index: Path) -> ArrowFile:
+    """A file with so many rows by an index. It is opened when a row is read."""
+    file = _find_arrow(path, columns)
+    status = file.path.stat()
+    return replace(file, known=KnownFile(rows, status.st_size, status.st_mtime_ns, index))
+
+
+def _find_arrow(path: Path, columns: Columns) -> ArrowFile:
+    if path.suffix == PARQUET:
+        return ArrowFile(_copy_parquet(path, columns), columns, name=path.name)
+    return ArrowFile(path, columns)
 
 
 def _read_batches(path: Path, columns: Columns) -> Iterator[Any]:
@@ -212,7 +245,9 @@ def _cut_columns(batches: Iterator[Any], columns: Columns, path: Path) -> Iterat
             what, why = "its record batches are compressed", "a row of it costs the whole batch, in every process"
             raise UserError(what, str(path), why, "write it again without compression, or as parquet")
         cut = batch.select(_find_wanted(batch.schema, columns, path))
-        cut = cut.replace_schema_metadata(None)  # the names of ten thousand classes, in memory for each file
+        # Not the names of ten thousand classes, which would be in memory for each file.
+        declared = (batch.schema.metadata or {}).get(b"huggingface", b"")
+        cut = cut.replace_schema_metadata({_DECLARED: sha256(declared).digest()})
         # Offsets beyond the file would be read as clips; only a full check compares them.
         cut.validate(full=True)
         yield cut
@@ -267,10 +302,8 @@ def _copy_parquet(path: Path, columns: Columns) -> Path:
     # With the user, because others may have a copy of their own in a cache that is shared.
     origin = f"{os.geteuid()} {real} {status.st_size} {status.st_mtime_ns} {columns}"
     target = Path(cache_path("audio")) / f"{sha256(origin.encode()).hexdigest()[:32]}{ARROW}"
-    with contextlib.suppress(FileNotFoundError):
-        found = target.lstat()
-        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():  # what another user put there is not believed
-            return target
+    if is_own(target):
+        return target
     make_folder(target.parent)
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -290,44 +323,10 @@ def _copy_parquet(path: Path, columns: Columns) -> Path:
     return target
 
 
-def open_folder(root: Path, files: Sequence[Path], columns: Columns) -> Folder:
-    names = tuple(str(file.relative_to(root)) if root.is_dir() else file.name for file in files)
-    folder = root if root.is_dir() else root.parent
-    if columns.label is None:
-        return Folder(folder, names, ((),) * len(names))
-    table = folder / LABELS
-    labels = _read_labels(table, columns.label)
-    unknown = [name for name in names if name not in labels]
-    if unknown:
-        what = f"it has no row for {len(unknown):,} of {len(names):,} clips, the first is {unknown[0]}"
-        fix = "add a row PATH,LABEL for each clip; with an empty LABEL it has none"
-        raise UserError(what, str(table), "each clip of the folder has a row", fix)
-    absent = tuple(sorted(labels.keys() - set(names)))
-    return Folder(folder, names, tuple(labels[name] for name in names), absent)
-
-
-def _read_labels(table: Path, column: str) -> dict[str, Labels]:
-    """The labels of each path. A cell has none, one, or several numbers with spaces between them."""
-    found: dict[str, Labels] = {}
+def is_own(path: Path) -> bool:
+    """Whether it is a file of this user: what another one put into a cache is not believed."""
     try:
-        text = outside.read_text(table, _MOST_TABLE_BYTES)
-    except (OSError, ValueError) as error:
-        why = "a folder with clips has labels in a table with the columns path and label"
-        fix = 'write it, or without labels: audio.label_field = "", and --no-labels for a scan'
-        cause = getattr(error, "strerror", None) or "it is no UTF-8"
-        raise UserError(f"it cannot be read: {cause}", str(table), why, fix) from error
-    for number, row in enumerate(csv.DictReader(text.splitlines()), start=2):
-        cell = row.get(column)
-        if row.get("path") is None or cell is None:
-            what, why = f"its line {number} has no path or no {column}", "its first line names the columns"
-            raise UserError(what, str(table), why, f"begin it with path,{column}")
-        try:
-            labels = tuple(int(word) for word in cell.split())
-        except ValueError as error:
-            what = f"its line {number} has the label {cell[:80]!r}"
-            fix = "number the labels from 0, and keep their names in another column"
-            raise UserError(what, str(table), "labels are numbers from 0", fix) from error
-        if found.setdefault(row["path"], labels) != labels:
-            what = f"its line {number} has other labels for {row['path']} than one before"
-            raise UserError(what, str(table), "a clip has one row", "put all labels of a clip into its row")
-    return found
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()

@@ -13,7 +13,9 @@ import pyarrow as pa
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.trainer.audio.clip_files import ARROW, LABELS, PARQUET, Columns, is_audio, is_label, list_files
+from prime_train.trainer.audio.clip_files import ARROW, PARQUET, Columns, is_audio, is_label, list_files
+from prime_train.trainer.audio.clip_folders import LABELS
+from prime_train.trainer.audio.row_index import find_index
 
 # Parts of a name that a column with labels has; another column of integers may be a time or an identifier.
 _NAMES = ("label", "class", "code", "species", "category", "target")
@@ -52,7 +54,7 @@ def refuse_other_names(paths: Sequence[Path], columns: Columns) -> None:
     """
     first: tuple[Path, Sequence[str]] | None = None
     seen: set[bytes] = set()
-    for file in (file for path in paths for file in list_files(path) if file.suffix in (ARROW, PARQUET)):
+    for file in (file for path in paths for file in _list_different(path, columns)):
         with suppress(pa.ArrowInvalid, OSError):  # what is wrong with it is described by who reads it
             declared = (_read_schema(file).metadata or {}).get(b"huggingface", b"")
             if declared in seen:
@@ -63,6 +65,13 @@ def refuse_other_names(paths: Sequence[Path], columns: Columns) -> None:
                 first = (file, names)
             if first is not None and names and names != first[1]:
                 raise _refuse_names(first, file, names)
+
+
+def _list_different(path: Path, columns: Columns) -> list[Path]:
+    """The tables of a source, or one of them where an index knows that all declare the same."""
+    files = [file for file in list_files(path) if file.suffix in (ARROW, PARQUET)]
+    known = find_index(path, files, columns).read() if files else None
+    return files[:1] if known is not None and known.alike else files
 
 
 def _refuse_names(first: tuple[Path, Sequence[str]], file: Path, names: Sequence[str]) -> UserError:

@@ -15,10 +15,11 @@ from prime_train.trainer.audio.clips import ClipError, read_crop
 from prime_train.trainer.audio.log_mel import Floats, MelSettings, compute_log_mel
 from prime_train.trainer.audio.samples import CENTRE
 from prime_train.trainer.audio.tables import ClipTable
+from prime_train.trainer.data.order import Integers
 
 _PICTURED = 10
 _MOST_TRIED = 100  # rows that are decoded, where some are broken
-_MOST_LOOKED_AT = 10_000  # rows whose labels are read
+_MOST_FILES = 50  # whose labels are read
 
 
 def can_draw() -> bool:
@@ -72,13 +73,28 @@ def _find_spectrograms(table: ClipTable, clip_s: float, mel: MelSettings) -> lis
 
 def choose_rows(table: ClipTable) -> Iterator[int]:
     """Rows with as many different labels as there are, then further ones for each label. None comes twice."""
-    count = min(table.rows, _MOST_LOOKED_AT)
-    rows: dict[int, list[int]] = {}
-    for row in (np.arange(count) * table.rows // count).tolist():  # spread, because rows are often sorted by label
-        for label in table.read_labels(row) or (NO_LABEL,):
-            rows.setdefault(label, []).append(row)
+    rows = _group_rows(table)
     labels = sorted(rows)
     first = [labels[at] for at in np.unique(np.linspace(0, len(labels) - 1, _PICTURED).astype(int)).tolist()]
     order = [*first, *(label for label in labels if label not in first)]
-    turns = (rows[label][turn * len(rows[label]) // _PICTURED] for turn in range(_PICTURED) for label in order)
-    return iter(dict.fromkeys(turns))
+    seen = set()
+    for turn, label in itertools.product(range(_PICTURED), order):
+        row = int(rows[label][turn * len(rows[label]) // _PICTURED])
+        if row not in seen:
+            seen.add(row)
+            yield row
+
+
+def _group_rows(table: ClipTable) -> dict[int, Integers]:
+    """Label -> rows. With more files than it reads, it draws some: evenly spaced ones may have few of the labels."""
+    count = len(table.parts)
+    drawn = np.random.default_rng(0).permutation(count)[:_MOST_FILES]
+    parts = np.sort(drawn).tolist()
+    rows, labels = table.list_labels(parts)
+    order = np.argsort(labels, kind="stable")
+    numbers, begins = np.unique(labels[order], return_index=True)
+    found = dict(zip(numbers.tolist(), np.split(rows[order], begins[1:]), strict=False))
+    starts = (0, *table.ends)
+    every = np.concatenate([np.arange(starts[part], starts[part + 1]) for part in parts])
+    without = np.setdiff1d(every, rows)
+    return found | ({NO_LABEL: without} if len(without) else {})

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.spec.audio import Seek
 from prime_train.trainer.audio.clip_files import Columns, Labels
 from prime_train.trainer.audio.clips import ClipError, read_crop
 from prime_train.trainer.audio.log_mel import Floats, MelSettings, compute_log_mel, write_sample
@@ -43,6 +44,7 @@ class SampleMaker:
     clip_s: float = 5.0
     columns: Columns = field(default_factory=Columns)
     held_out: float = 0.0  # of the rows below the path; `table` has the others
+    seek: Seek = "exact"
 
     @property
     def samples(self) -> int:
@@ -78,7 +80,7 @@ class SampleMaker:
         return SampleParts(row, frames, self.table.read_labels(row), ())
 
     def _write(self, row: int, where: float, out: Floats) -> int:
-        signal = read_crop(self.table.read_clip(row), self.mel.sample_rate, self.samples, where)
+        signal = read_crop(self.table.read_clip(row), self.mel.sample_rate, self.samples, where, self.seek)
         log_mel = compute_log_mel(signal, self.mel)
         if not len(log_mel):
             raise ClipError(f"it has {len(signal):,} samples, less than one window of {self.mel.window}")

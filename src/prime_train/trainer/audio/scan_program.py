@@ -19,7 +19,8 @@ import numpy as np
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.spec import Source
-from prime_train.trainer.audio.clip_files import Columns, Folder
+from prime_train.trainer.audio.clip_files import Columns
+from prime_train.trainer.audio.clip_folders import Folder
 from prime_train.trainer.audio.clips import ClipError, ClipInfo, read_crop, read_info
 from prime_train.trainer.audio.columns import find_columns, refuse_other_names
 from prime_train.trainer.audio.log_mel import MelSettings
@@ -86,7 +87,7 @@ def scan(
             _print({"done": len(rows)})
     labels = table.count_labels()
     absent = [name for part in table.parts if isinstance(part, Folder) for name in part.absent]
-    of_rows = [len(table.read_labels(row)) for row in range(table.rows)]
+    of_rows = np.bincount(table.list_labels().rows, minlength=table.rows)  # labels
     return {
         "rows": table.rows,
         "scanned": count,
@@ -102,8 +103,8 @@ def scan(
         "broken_reasons": dict(found.reasons.most_common(_SHOWN)),
         "broken_rows": found.broken,
         "labels": int((labels > 0).sum()),
-        "without_label": of_rows.count(0),
-        "most_labels": max(of_rows),
+        "without_label": int((of_rows == 0).sum()),
+        "most_labels": int(of_rows.max()),
         "absent": len(absent),
         "absent_first": absent[0] if absent else None,
         "rarest_label": int(labels[labels > 0].min()) if labels.any() else 0,

@@ -12,7 +12,8 @@ from prime_train.core.units import counted
 from prime_train.spec import RunSpec, Source
 from prime_train.spec.audio import Audio
 from prime_train.trainer.audio.chirps import write_clips
-from prime_train.trainer.audio.clip_files import ARROW, CLIPS, PARQUET, Columns
+from prime_train.trainer.audio.clip_files import ARROW, PARQUET, Columns
+from prime_train.trainer.audio.clip_folders import CLIPS
 from prime_train.trainer.audio.log_mel import MelSettings
 from prime_train.trainer.audio.splits import choose_split, pick_split
 from prime_train.trainer.audio.tables import ClipTable

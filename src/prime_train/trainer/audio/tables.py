@@ -1,12 +1,13 @@
 """The table over the clips of one source or of several: which file has a row, its labels, and the rows held out.
 
-Decodes nothing, and opens files by `clip_files`.
+Decodes nothing, and opens files by `clip_files` and `clip_folders`.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -18,20 +19,21 @@ import numpy as np
 from prime_train.core.errors import UserError
 from prime_train.trainer.audio.clip_files import (
     ARROW,
-    CLIPS,
+    MOST_LABELS,
     PARQUET,
     ArrowFile,
     Columns,
-    Folder,
     Labels,
+    RowLabels,
+    join_labels,
     list_files,
-    open_folder,
     open_table,
+    recall_table,
 )
+from prime_train.trainer.audio.clip_folders import CLIPS, Folder, open_folder
+from prime_train.trainer.audio.row_index import LEAST_BATCHES, IndexedFiles, RowIndex, find_index
 from prime_train.trainer.data.order import Integers
 from prime_train.trainer.draws import split
-
-MOST_LABELS = 2**16  # of the whole table, for a model's last layer
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class ClipTable:
     ends: tuple[int, ...] = field(default=())
     chosen: Integers | None = None  # (rows,), None = all
     source_ends: tuple[int, ...] = ()  # of all rows, where there are several sources
+    counted: Integers | None = None  # clips with each label, (labels,); None = not counted yet
 
     @property
     def rows(self) -> int:
@@ -104,20 +107,24 @@ class ClipTable:
             raise UserError(what, "eval.held_out_ratio", why, "give more clips")
         return replace(self, chosen=kept), replace(self, chosen=held)
 
+    def list_labels(self, parts: Sequence[int] | None = None) -> RowLabels:
+        """All labels, or those in some files alone."""
+        assert self.chosen is None, "labels are listed before any row is held out"
+        numbers = range(len(self.parts)) if parts is None else parts
+        starts = (0, *self.ends)
+        return join_labels([self.parts[at].list_labels() for at in numbers], [starts[at] for at in numbers])
+
     def count_labels(self) -> Integers:
         """How many clips have each label, (labels,). Raises UserError for a label that no model can have."""
-        assert self.chosen is None, "labels are counted before any row is held out"
-        labels = np.concatenate([part.list_labels() for part in self.parts])
-        if len(labels) and not 0 <= labels.min() <= labels.max() < MOST_LABELS:
-            raise self._refuse_label()
+        if self.counted is not None:
+            return self.counted
+        rows, labels = self.list_labels()
+        wrong = np.flatnonzero((labels < 0) | (labels >= MOST_LABELS))
+        if len(wrong):
+            what = f"{self.describe(int(rows[wrong[0]]))} has the label {labels[wrong[0]]}"
+            why, fix = f"a label is a number from 0 to {MOST_LABELS - 1:,}", "number the labels from 0, without gaps"
+            raise UserError(what, "data.sources", why, fix)
         return np.bincount(labels)
-
-    def _refuse_label(self) -> UserError:
-        """The error for the first label that no model can have."""
-        every = ((row, label) for row in range(self.rows) for label in self.read_labels(row))
-        row, wrong = next((row, label) for row, label in every if not 0 <= label < MOST_LABELS)
-        what, why = f"{self.describe(row)} has the label {wrong}", f"a label is a number from 0 to {MOST_LABELS - 1:,}"
-        return UserError(what, "data.sources", why, "number the labels from 0, without gaps")
 
 
 def open_clips(path: Path, columns: Columns) -> ClipTable:
@@ -128,15 +135,34 @@ def open_clips(path: Path, columns: Columns) -> ClipTable:
     files = list_files(path)
     tables = [file for file in files if file.suffix in (ARROW, PARQUET)]
     if tables:
-        parts: tuple[ArrowFile | Folder, ...] = tuple(open_table(file, columns) for file in tables)
+        table = _open_tables(find_index(path, tables, columns), tables, columns)
     else:
         clips = [file for file in files if file.suffix.lower() in CLIPS]
-        parts = (open_folder(path, clips, columns),) if clips else ()
-    ends = tuple(accumulate(part.rows for part in parts))
-    if not ends or not ends[-1]:
+        table = _join_parts([open_folder(path, clips, columns)] if clips else [])
+    if not table.rows:
         why = f"it has no rows in files of {ARROW} or {PARQUET}, and no clips ({', '.join(CLIPS)})"
         raise UserError("there is no clip", str(path), why, "give the folder of the data set, or of its .arrow files")
-    return ClipTable(parts, ends)
+    return table
+
+
+def _join_parts(parts: Sequence[ArrowFile | Folder]) -> ClipTable:
+    return ClipTable(tuple(parts), tuple(accumulate(part.rows for part in parts)))
+
+
+def _open_tables(indexed: IndexedFiles, files: Sequence[Path], columns: Columns) -> ClipTable:
+    """The table of files by their index, or by opening each of them, which then makes the index."""
+    if (known := indexed.read()) is not None:
+        counted = zip(files, known.rows, strict=True)
+        table = _join_parts([recall_table(file, columns, rows, indexed.target) for file, rows in counted])
+        return replace(table, counted=known.labels)
+    parts = [open_table(file, columns) for file in files]
+    table = _join_parts(parts)
+    if sum(part.record_batches for part in parts) >= LEAST_BATCHES:
+        # A copy of parquet lacks what the file declares.
+        alike = all(file.suffix == ARROW for file in files) and len({part.declared for part in parts}) == 1
+        with suppress(UserError):  # of a wrong label, which only a run refuses that reads labels
+            indexed.write(RowIndex(tuple(part.rows for part in parts), table.count_labels(), alike))
+    return table
 
 
 def open_sources(paths: Sequence[Path], columns: Columns) -> ClipTable:
@@ -146,4 +172,15 @@ def open_sources(paths: Sequence[Path], columns: Columns) -> ClipTable:
         return tables[0]
     parts = tuple(part for table in tables for part in table.parts)
     source_ends = tuple(accumulate(table.rows for table in tables))
-    return ClipTable(parts, tuple(accumulate(part.rows for part in parts)), source_ends=source_ends)
+    return replace(_join_parts(parts), source_ends=source_ends, counted=_add_counts([one.counted for one in tables]))
+
+
+def _add_counts(counts: Sequence[Integers | None]) -> Integers | None:
+    """The clips with each label in all sources; None where one was not counted."""
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    total = np.zeros(max(map(len, known)), dtype=np.int64)
+    for count in known:
+        total[: len(count)] += count
+    return total

@@ -62,7 +62,8 @@ def build_maker(given: dict[str, Any]) -> SampleMaker:
         what, why = "the files of the clips have changed since the start", "each row has its number by all files"
         raise UserError(what, ", ".join(paths), why, "start again when nothing writes there", ExitCode.OUT_OF_REACH)
     order = ClipOrder(table.rows, given["seed"], tuple(given["blocks"]), tuple(given["quotas"]))
-    return SampleMaker(table, order, MelSettings(**given["mel"]), given["clip_s"], columns, given["held_out"])
+    mel, held_out = MelSettings(**given["mel"]), given["held_out"]
+    return SampleMaker(table, order, mel, given["clip_s"], columns, held_out, given["seek"])
 
 
 def map_slots(descriptor: int, slots: int, batch: int, mel: MelSettings) -> list[Floats]:

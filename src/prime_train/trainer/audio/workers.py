@@ -131,6 +131,7 @@ def _describe_maker(maker: SampleMaker, paths: Sequence[Path]) -> dict[str, Any]
         "mel": asdict(maker.mel),
         "clip_s": maker.clip_s,
         "held_out": maker.held_out,
+        "seek": maker.seek,
     }
 
 

@@ -101,6 +101,7 @@ class ClipRows:
             most_broken=audio.most_broken,
             held_out=self._held_out,
             probs=self._probs,
+            seek=audio.seek,
         )
 
     def next_micro_batch(self) -> AudioMicroBatch:
@@ -183,7 +184,7 @@ class _OpenedClips:
         if attempt.rank == 0:
             _draw_once(self._table, attempt.run_dir.plots / "spectrograms.png", audio)
         _, held = self._table.hold_out(self._run.eval.held_out_ratio)
-        maker = SampleMaker(held, ClipOrder(held.rows, 0), mel, audio.clip_s, columns_of(audio))
+        maker = SampleMaker(held, ClipOrder(held.rows, 0), mel, audio.clip_s, columns_of(audio), seek=audio.seek)
         count = min(held.rows, audio.probe.clips)
         # Spread over all, because rows are often sorted by class or by source.
         rows = np.arange(count) * held.rows // max(1, count)

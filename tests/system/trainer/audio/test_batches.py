@@ -21,8 +21,9 @@ from prime_train.core.errors import UserError
 from prime_train.trainer.audio import chirps
 from prime_train.trainer.audio.batches import AudioBatch, AudioBatches
 from prime_train.trainer.audio.clip_files import NO_LABEL
+from prime_train.trainer.audio.clips import SEEKS
 from prime_train.trainer.audio.workers import AudioWorkers
-from tests.unit.trainer.audio.test_clips import wav_header
+from tests.unit.trainer.audio.test_clips import low_tones, wav_header
 
 ROWS, SECONDS = 24, 1.5
 SETTINGS: dict[str, Any] = {"seed": 3, "clip_s": 1.0, "mel": audio.MelSettings(frames=104)}
@@ -48,6 +49,24 @@ def test_workers_change_nothing(clips: Path) -> None:
     assert len(set(expected)) == 9
     for workers, threads in ((1, 1), (2, 3), (4, 2)):
         assert [hash_of(batch) for batch in read(clips, 9, workers=workers, threads=threads)] == expected
+
+
+def test_either_seek_gives_the_same_batches_for_all_workers_and_after_a_resume(tmp_path: Path) -> None:
+    tones = low_tones(6 * 48_000, 48_000).astype(np.float32)  # whose crops in Opus differ after a seek
+    clip = chirps.encode(tones, 48_000, "opus")
+    table = pa.table({"audio": [clip] * 12, "label": list(range(12))})
+    clips = tmp_path / "tones.arrow"
+    with pa.OSFile(str(clips), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    found = []
+    for seek in SEEKS:
+        expected = [hash_of(batch) for batch in read(clips, 6, workers=0, seek=seek)]
+        assert [hash_of(batch) for batch in read(clips, 6, workers=4, seek=seek)] == expected
+        with audio.batches(clips, 4, workers=1, seek=seek, **SETTINGS) as source:
+            source.load_state_dict(source.state_dict() | {"samples": 12})
+            assert [hash_of(batch) for batch in take(source, 3)] == expected[3:]
+        found.append(expected)
+    assert found[0] != found[1]
 
 
 def test_ranks_share_one_order(clips: Path) -> None:
@@ -143,7 +162,16 @@ def test_a_position_of_another_order_is_refused(clips: Path, name: str, value: A
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"batch": 0}, {"workers": -1}, {"threads": 0}, {"ranks": 0}, {"rank": 1}, {"rank": -1}, {"on_broken": "Skip"}],
+    [
+        {"batch": 0},
+        {"workers": -1},
+        {"threads": 0},
+        {"ranks": 0},
+        {"rank": 1},
+        {"rank": -1},
+        {"on_broken": "Skip"},
+        {"seek": "slow"},
+    ],
 )
 def test_settings_that_make_no_batch_are_refused(clips: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError) as caught:

@@ -57,7 +57,8 @@ def test_columns_are_found_by_what_is_declared_and_the_declaration_is_not_kept(t
     path = write(tmp_path / "a", declare(["robin"] * 1000, nested=False))
     assert find_columns(path) == COLUMNS
     (part,) = open_clips(path, COLUMNS).parts
-    assert [batch.schema.metadata for batch in getattr(part, "_batches", ())] == [None]
+    (kept,) = [batch.schema.metadata for batch in getattr(part, "_batches", ())]
+    assert sum(map(len, (*kept, *kept.values()))) < 50  # a hash
 
 
 @pytest.mark.parametrize("declared", [b"", b"\xff", b"[]", b"{}", b'{"info": {"features": 3}}', b'{"info": null}'])

@@ -30,6 +30,23 @@ def test_ten_clips_of_a_sorted_set_have_different_labels(classes: int, tmp_path:
     assert max(rows) - min(rows) >= 900  # neither the first nor the last ones alone
 
 
+def test_labels_in_turn_are_all_found_however_many_rows_there_are(tmp_path: Path) -> None:
+    table = open_labels(tmp_path, [[row % 12] for row in range(30_000)])
+    rows = [row for row, _ in zip(choose_rows(table), range(10), strict=False)]
+    assert len({table.read_labels(row) for row in rows}) == 10
+    assert list(choose_rows(table))[:10] == rows
+
+
+def test_few_of_many_files_are_opened(tmp_path: Path) -> None:
+    for number in range(120):
+        (tmp_path / f"{number:03}").mkdir()
+        open_labels(tmp_path / f"{number:03}", [[number % 12], [], [number % 12]])
+    table = open_clips(tmp_path, Columns())
+    rows = [row for row, _ in zip(choose_rows(table), range(10), strict=False)]
+    assert len({table.read_labels(row) for row in rows}) == 10
+    assert len({row // 3 for row in choose_rows(table)}) <= 50
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(labels=st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size=60))
 def test_no_clip_comes_twice_and_every_label_comes(labels: list[list[int]], tmp_path: Path) -> None:
