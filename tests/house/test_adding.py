@@ -238,7 +238,7 @@ def test_a_format_of_another_trainer_is_judged(tmp_path: Path) -> None:
 
 
 def test_a_trainer_is_recognised_by_its_lines(tmp_path: Path) -> None:
-    copy = _copy(tmp_path, "a trainer")
+    copy = _copy(tmp_path, "a profile of a trainer that this package did not write")
     log = "".join(f"update {step} of 30, cross-entropy {3 - step / 100}\n" for step in range(10, 40, 10))
     (tmp_path / "train.log").write_text(f"{log}All updates done\n", encoding="utf-8")
     document = json.loads(copy.prime_train("trainers", "check", "train.log", "--json").stdout)
