@@ -101,6 +101,10 @@ def until_shown(supervised: Supervised, holds: Callable[[], bool]) -> None:
     assert supervised.process.poll() is None, supervised.process.communicate()
 
 
+def pins(served: Served) -> dict[int, bool]:
+    return {one["step"]: one["pinned"] for one in detail(served)["checkpoints"]["checkpoints"]}
+
+
 def test_what_a_run_in_the_folder_can_is_there_on_another_machine(folder: Path) -> None:
     other = folder.parent / "other"
     with serve(folder, 0, "--bus", "nats", "--add-machine", "m2") as served:
@@ -109,9 +113,9 @@ def test_what_a_run_in_the_folder_can_is_there_on_another_machine(folder: Path) 
             until_shown(supervised, lambda: (row(served, "m2/demo").get("proposal") or {}).get("change") == "lr = 0.25")
             assert "pinned" in give(served, "pin", step=20)["what"]
             assert (other / "out/step_20/PINNED").exists()
-            saved = {one["step"]: one["pinned"] for one in detail(served)["checkpoints"]["checkpoints"]}
-            wait_until(lambda: {one["step"]: one["pinned"] for one in detail(served)["checkpoints"]["checkpoints"]}[20])
-            assert not saved[40]
+            # Saves are looked for from time to time, so that of step 40 may come after the proposal.
+            wait_until(lambda: pins(served).get(20) is True and 40 in pins(served))
+            assert not pins(served)[40]
             assert give(served, "pin", step=19)["outcome"] == "refused"
 
             assert give(served, "accept", step=1)["outcome"] == "accepted"
