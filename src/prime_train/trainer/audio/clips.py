@@ -22,6 +22,7 @@ from prime_train.trainer.audio.log_mel import Floats
 
 MOST_RATE = 768_000  # Hz; a header with more is no recording
 MOST_CHANNELS = 64
+MOST_FRAMES = 2**48  # libsndfile before 1.2.2 reports 2**63 - 1 for an Ogg file that is cut off
 MOST_BYTES = 2**31 - 1  # of one clip, as Arrow's offsets of 32 bits have it
 SEEKS = get_args(Seek)
 _MARGIN_S = 0.01  # the resampler's filter looks so far beyond the crop
@@ -127,6 +128,8 @@ def _judge(clip: _Decoder) -> ClipInfo:
         raise ClipError(f"it has {info.channels} channels")
     if info.frames <= 0:
         raise ClipError("it has no samples")
+    if info.frames > MOST_FRAMES:
+        raise ClipError("it is cut off, so that its length is not known")
     return info
 
 
