@@ -26,6 +26,9 @@ MOST_FRAMES = 2**48  # libsndfile before 1.2.2 reports 2**63 - 1 for an Ogg file
 MOST_BYTES = 2**31 - 1  # of one clip, as Arrow's offsets of 32 bits have it
 SEEKS = get_args(Seek)
 _MARGIN_S = 0.01  # the resampler's filter looks so far beyond the crop
+_PAGE = b"OggS\0"  # the begin of a page
+_MOST_PAGE = 65_307  # bytes of a page
+_MOST_BLOCK = 8192  # frames of a block of Vorbis, which overlaps the one before
 _BLOCK = 2**16  # numbers that are decoded at a time, before a crop that is not reached by a seek
 # Codecs that are read after a seek. Any other, some of which have none, is read from the begin.
 _WITHOUT_STATE = ("PCM_", "FLOAT", "DOUBLE", "ULAW", "ALAW", "VORBIS")
@@ -82,11 +85,12 @@ def read_crop(content: bytes | memoryview, rate: int, samples: int, where: float
         wanted = samples if info.rate == rate else math.ceil((samples / rate + _MARGIN_S) * info.rate)
         begin = int(where * (max(0, info.frames - wanted) + 1)) if where < 1 else max(0, info.frames - wanted)
         try:
-            is_sought = clip.subtype.startswith(_SOUGHT[seek])
             # Also to the begin, as soundfile.read does: the last bits of MP3 depend on whether there was a seek.
-            clip.go_to(begin if is_sought else 0)
-            if not is_sought:
-                _skip(clip, begin)
+            sought = begin if clip.subtype.startswith(_SOUGHT[seek]) else 0
+            if seek == "exact" and clip.format == "OGG":
+                sought = min(sought, _find_last_exact(content, info.frames))
+            clip.go_to(sought)
+            _skip(clip, begin - sought)
             found = clip.read(min(wanted, info.frames - begin), dtype="float32", always_2d=True)  # (n, channels)
         except (soundfile.LibsndfileError, RuntimeError, ValueError) as error:
             raise ClipError(f"it cannot be decoded: {_first_line(error)}") from error
@@ -98,6 +102,22 @@ def read_crop(content: bytes | memoryview, rate: int, samples: int, where: float
     if not np.isfinite(mono).all():
         raise ClipError("it has samples that are not finite")
     return np.ascontiguousarray(mono[:samples], dtype=np.float32)
+
+
+def _find_last_exact(content: bytes | memoryview, frames: int) -> int:
+    """The last frame to which a seek in an Ogg file is exact.
+
+    libsndfile 1.2.2 counts from the end of the last page back, and the encoder leaves out some frames of that page: a
+    seek into it is late by so many. An Ogg page has its last frame in bytes 6 to 13 of the header (RFC 3533).
+    """
+    tail = bytes(content[-2 * _MOST_PAGE :])
+    last = tail.rfind(_PAGE)
+    before = tail.rfind(_PAGE, 0, max(0, last))
+    if before < 0:
+        return 0
+    ends = [int.from_bytes(tail[page + 6 : page + 14], "little", signed=True) for page in (before, last)]
+    in_last = ends[1] - ends[0]
+    return max(0, frames - in_last - _MOST_BLOCK) if 0 < ends[0] <= ends[1] and in_last <= frames else 0
 
 
 def _skip(clip: _Decoder, frames: int) -> None:
