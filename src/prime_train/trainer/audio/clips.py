@@ -87,7 +87,7 @@ def read_crop(content: bytes | memoryview, rate: int, samples: int, where: float
         try:
             # Also to the begin, as soundfile.read does: the last bits of MP3 depend on whether there was a seek.
             sought = begin if clip.subtype.startswith(_SOUGHT[seek]) else 0
-            if seek == "exact" and clip.format == "OGG":
+            if clip.subtype == "VORBIS":
                 sought = min(sought, _find_last_exact(content, info.frames))
             clip.go_to(sought)
             _skip(clip, begin - sought)
