@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from tests.system.trainer.live_tensors import Case, LiveTensors, cases, estimated, measured, saving_cases
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 PLAIN = [case for case in cases() if case.run.precision.compute == "fp32"]
 AUTOCAST = [case for case in cases() if case.run.precision.compute == "bf16"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The models are too small to share among cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)

@@ -17,3 +17,14 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIME_TRAIN_CACHE", str(root / "cache"))
         yield write_texts(root / "documents")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One thread of torch, because a model is too small to share among cores."""
+    import torch  # here, because tests of this folder run without torch too
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

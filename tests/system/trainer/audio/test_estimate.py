@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -31,6 +30,7 @@ from prime_train.trainer.parallel import World
 from tests.system.trainer.live_tensors import ALLOCATOR, ANY_GPU, Measured, measure_step
 from tests.unit.trainer.audio.learning.small import OBJECTIVES
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES = 12
 ENCODERS = {
     "deep": Audio(classes=CLASSES, frames=256, encoder=AudioEncoder(layers=4, width=128, heads=4)),
@@ -45,15 +45,6 @@ ENCODERS = {
 }
 CLIPS = {"deep": 6, "wide": 12}
 SHAPES = [(name, objective) for name in ENCODERS for objective in OBJECTIVES]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The models are too small to share among cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def run_of(name: str, objective: Any, compute: Literal["fp32", "bf16"] = "fp32", micro_batches: int = 1) -> RunSpec:
