@@ -19,8 +19,8 @@ from tests.system.programs.command.commands import Supervised
 from tests.unit.cli.commands import wait_until
 from tests.unit.trainer import tiny
 
-STEPS = 200
-DOCUMENTS, SEED, HELD_OUT = 260, 7, 0.02  # each document has about the tokens of one step
+STEPS = 400
+DOCUMENTS, SEED, HELD_OUT = 460, 7, 0.02  # each document has about the tokens of one step
 NOISY = 80  # so many documents are read before the noise
 CONFIG = """
 [run]
@@ -54,6 +54,7 @@ warmup_steps = 5
 decay_steps = 20
 [checkpoint]
 interval_steps = 5
+keep_last = 80  # steps of milliseconds: the one before the noise would be deleted before the noise is found
 [eval]
 interval_steps = 1  # each step is reported at once then
 held_out_ratio = {held_out}
@@ -115,7 +116,7 @@ def test_the_policy_goes_back_and_leaves_the_noise_out_also_where_the_run_is_kil
         run_dir = first.run_dir
         wait_until(lambda: first.process.poll() is not None or list_skipped(run_dir) != [])
         skipped = list_skipped(run_dir)
-        wait_until(lambda: fold_events(run_dir).attempt_number == 2 and fold_events(run_dir).step >= skipped[-1])
+        wait_until(lambda: first.process.poll() is not None or has_left_out(run_dir, skipped))
         first.process.send_signal(signal.SIGKILL)  # its trainer ends with it
         first.process.wait()
     finally:
@@ -141,6 +142,12 @@ def test_the_policy_goes_back_and_leaves_the_noise_out_also_where_the_run_is_kil
     noise = [loss for step, loss, _ in losses if step in skipped[1:]]
     assert min(noise) > 2 * max(loss for step, loss, _ in losses if step > skipped[-1]), "no weights learned from it"
     assert losses == read_losses(finish(start(tmp_path / "never", "off", skipped))), "as if it was never trained on"
+
+
+def has_left_out(run_dir: RunDir, skipped: Sequence[int]) -> bool:
+    """Whether the second attempt is beyond the steps that the policy leaves out."""
+    state = fold_events(run_dir)
+    return state.attempt_number == 2 and state.step >= skipped[-1]
 
 
 def list_skipped(run_dir: RunDir) -> list[int]:

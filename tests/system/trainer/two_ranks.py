@@ -54,6 +54,7 @@ def _main(out: str, port: str, count: str, rank: str) -> None:
     work = pickle.loads(Path(out, "work.pickle").read_bytes())
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(count))
+    dist.barrier()  # a rank whose work ends at once would close its connections while another one still makes its own
     torch.save(work(int(rank)), Path(out) / f"{rank}.pt")
     # A sharded model is a reference cycle. One that lives on into the end of the interpreter has gloo's
     # threads release Python objects there, which aborts the process now and then (torch 2.13).
