@@ -1,19 +1,23 @@
 """Measures how much supervision slows the real trainer under `prime-train run`, and the time to its first step.
 
-    python bench/supervision.py [--blocks 20] [--starts 5]
+    python bench/supervision.py [--pairs 60] [--starts 5]
 
-The model and data are the quickstart's. The supervisor is paused (SIGSTOP) and continued (SIGCONT) in turns while the
-trainer runs, and the step times of each paused block are compared with those of the next block. CPU time is that of the
-supervisor process, from /proc.
+The model and data are the quickstart's. The supervisor is paused (SIGSTOP) and continued (SIGCONT) in turns of a
+few seconds while the trainer runs, in the order off, on, on, off: a machine that becomes slower slows both sides. A
+time is that between two reports of the trainer by the number of steps between them, with all that the loop does there,
+and counts where both lie inside one turn. Nothing reads files meanwhile. CPU time is that of the supervisor process,
+from /proc.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import pty
+import random
 import signal
 import statistics
 import subprocess
@@ -21,9 +25,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import record
@@ -33,15 +38,16 @@ from prime_train.events import Progress, read
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
 DEADLINE_S = 180.0
-BLOCK_STEPS = 10
+TURN_S = 3.0
 WINDOW_S = 2.0
+RESAMPLES = 2000
 WARM_UP_STEPS = 10  # the first steps are slower: caches fill, threads start
 ENDLESS = ("run.max_steps=100000", "checkpoint.interval_steps=100000", "eval.interval_steps=100000")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=20, help="how often to pause the supervisor")
+    parser.add_argument("--pairs", type=int, default=60, help="how often to pause the supervisor for a turn")
     parser.add_argument("--starts", type=int, default=5, help="how often to wait for a first step")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to watch the supervisor's CPU time")
     given = parser.parse_args()
@@ -50,7 +56,7 @@ def main() -> None:
         _until_stepped(here, "warms-the-cache")
         rows = [
             record.emit("command to first step, warm", [_until_stepped(here, f"s{n}") for n in range(given.starts)]),
-            *_cost(here, given.blocks, given.seconds),
+            *_cost(here, given.pairs, given.seconds),
             _cpu_of_live_screen(here, given.seconds),
         ]
     record.write("supervision", rows)
@@ -117,41 +123,56 @@ def _until_stepped(folder: Path, name: str) -> float:
 # --- the cost ---------------------------------------------------------------------------------------
 
 
-def _cost(folder: Path, blocks: int, seconds: float) -> list[dict[str, object]]:
+def _cost(folder: Path, pairs: int, seconds: float) -> list[dict[str, object]]:
     with _running(folder, "cost") as running:
         running.until_steps(WARM_UP_STEPS)
-        paused, supervised = _alternate(running, blocks)
+        found = _alternate(running, pairs)
         cores = _cores(running.supervisor.pid, seconds)
         rss_mib = psutil.Process(running.supervisor.pid).memory_info().rss / 2**20
-    ratios = [
-        after / before
-        for before, after in zip(map(statistics.median, paused), map(statistics.median, supervised), strict=True)
-    ]
+    ratio = _compare(found)
+    chance = random.Random(0)
+    resampled = [_compare(chance.choices(found, k=len(found))) for _ in range(RESAMPLES)]
+    error = round(statistics.stdev(resampled), 6)
     return [
-        record.emit("step with the supervisor paused", [step_s for block in paused for step_s in block]),
-        record.emit("step under supervision", [step_s for block in supervised for step_s in block]),
-        record.emit(
-            "step time under supervision / paused, block by block",
-            ratios,
-            unit="ratio",
-            p10=round(record.percentile(ratios, 0.1), 6),
-            standard_error=round(statistics.stdev(ratios) / len(ratios) ** 0.5, 6),
-        ),
+        record.emit("step with the supervisor paused", [step_s for pair in found for step_s in pair.paused]),
+        record.emit("step under supervision", [step_s for pair in found for step_s in pair.supervised]),
+        record.emit("step time under supervision / paused", [ratio], unit="ratio", pairs=pairs, standard_error=error),
         _cpu("supervisor CPU while training, plain lines", cores),
         record.emit("supervisor memory", [round(rss_mib, 1)], unit="MiB"),
     ]
 
 
-def _alternate(running: Running, blocks: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Step times of the blocks with the supervisor paused, and of the blocks with it running."""
-    found: dict[int, list[list[float]]] = {signal.SIGSTOP: [], signal.SIGCONT: []}
-    for _ in range(blocks):
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            running.supervisor.send_signal(number)
-            first = len(running.steps_s()) + 1  # the current step belongs to neither block
-            running.until_steps(first + BLOCK_STEPS)
-            found[number].append(running.steps_s()[first : first + BLOCK_STEPS])
-    return found[signal.SIGSTOP], found[signal.SIGCONT]
+class Pair(NamedTuple):
+    """Seconds for each step, by the reports in two turns beside each other."""
+
+    paused: list[float]
+    supervised: list[float]
+
+
+def _compare(pairs: Sequence[Pair]) -> float:
+    """The median step under supervision, times the median step with the supervisor paused."""
+    paused = statistics.median(step_s for pair in pairs for step_s in pair.paused)
+    return statistics.median(step_s for pair in pairs for step_s in pair.supervised) / paused
+
+
+def _alternate(running: Running, pairs: int) -> list[Pair]:
+    """Steps with the supervisor paused and with it running, pair by pair."""
+    turns: list[tuple[int, float, float]] = []  # signal, from, to
+    for number in range(pairs):
+        both = (signal.SIGSTOP, signal.SIGCONT)
+        for sent in both if number % 2 == 0 else reversed(both):
+            running.supervisor.send_signal(sent)
+            began_s = time.time()
+            time.sleep(TURN_S)
+            turns.append((sent, began_s, time.time()))
+    running.supervisor.send_signal(signal.SIGCONT)
+    ends = [(r.event.step, r.time_s) for r in read(running.run_dir.events) if isinstance(r.event, Progress)]
+    reports = [(start, end, (end - start) / (last - first)) for (first, start), (last, end) in itertools.pairwise(ends)]
+    found = [
+        (sent, [step_s for start, end, step_s in reports if since <= start and end <= to]) for sent, since, to in turns
+    ]
+    sides = [dict(pair) for pair in zip(found[::2], found[1::2], strict=True)]
+    return [Pair(side[signal.SIGSTOP], side[signal.SIGCONT]) for side in sides]
 
 
 def _cpu_of_live_screen(folder: Path, seconds: float) -> dict[str, object]:
