@@ -5,8 +5,9 @@
 The model and data are the quickstart's. The supervisor is paused (SIGSTOP) and continued (SIGCONT) in turns of a
 few seconds while the trainer runs, in the order off, on, on, off: a machine that becomes slower slows both sides. A
 time is that between two reports of the trainer by the number of steps between them, with all that the loop does there,
-and counts where both lie inside one turn. Nothing reads files meanwhile. CPU time is that of the supervisor process,
-from /proc.
+and counts where both lie inside one turn. Nothing reads files meanwhile. Trainer, supervisor and watches share one core
+there, so the trainer misses all that they take, and the other cores are left to the noise of the machine. CPU time is
+that of the supervisor process, from /proc.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from prime_train.events import Progress, read
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
 DEADLINE_S = 180.0
-TURN_S = 3.0
+TURN_S = 4.0
 WINDOW_S = 2.0
 RESAMPLES = 2000
 WARM_UP_STEPS = 10  # the first steps are slower: caches fill, threads start
@@ -90,12 +91,13 @@ class Running:
 
 
 @contextlib.contextmanager
-def _running(folder: Path, name: str, terminal: int | None = None) -> Iterator[Running]:
-    """`prime-train run quickstart` without a last step; its output goes to `terminal` or is discarded."""
+def _running(folder: Path, name: str, terminal: int | None = None, core: int | None = None) -> Iterator[Running]:
+    """`prime-train run quickstart` without a last step, on `core` alone if given. `terminal` gets its output."""
     values = [word for value in (*ENDLESS, f"run.dir={folder}") for word in ("--set", value)]
     began_s = time.time()
+    pinned = () if core is None else ("taskset", "--cpu-list", str(core))
     process = subprocess.Popen(
-        [PROGRAM, "run", "quickstart", "--run-name", name, *values],
+        [*pinned, PROGRAM, "run", "quickstart", "--run-name", name, *values],
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL if terminal is None else terminal,
@@ -124,7 +126,7 @@ def _until_stepped(folder: Path, name: str) -> float:
 
 
 def _cost(folder: Path, pairs: int, seconds: float) -> list[dict[str, object]]:
-    with _running(folder, "cost") as running:
+    with _running(folder, "cost", core=min(os.sched_getaffinity(0))) as running:
         running.until_steps(WARM_UP_STEPS)
         found = _alternate(running, pairs)
         cores = _cores(running.supervisor.pid, seconds)
@@ -150,9 +152,8 @@ class Pair(NamedTuple):
 
 
 def _compare(pairs: Sequence[Pair]) -> float:
-    """The median step under supervision, times the median step with the supervisor paused."""
-    paused = statistics.median(step_s for pair in pairs for step_s in pair.paused)
-    return statistics.median(step_s for pair in pairs for step_s in pair.supervised) / paused
+    """The median over the pairs of a step under supervision, times a step with the supervisor paused."""
+    return statistics.median(statistics.fmean(pair.supervised) / statistics.fmean(pair.paused) for pair in pairs)
 
 
 def _alternate(running: Running, pairs: int) -> list[Pair]:
@@ -172,7 +173,7 @@ def _alternate(running: Running, pairs: int) -> list[Pair]:
         (sent, [step_s for start, end, step_s in reports if since <= start and end <= to]) for sent, since, to in turns
     ]
     sides = [dict(pair) for pair in zip(found[::2], found[1::2], strict=True)]
-    return [Pair(side[signal.SIGSTOP], side[signal.SIGCONT]) for side in sides]
+    return [Pair(side[signal.SIGSTOP], side[signal.SIGCONT]) for side in sides if all(side.values())]
 
 
 def _cpu_of_live_screen(folder: Path, seconds: float) -> dict[str, object]:
