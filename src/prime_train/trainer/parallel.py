@@ -100,7 +100,7 @@ class World:
 
     def sum_gradients(self, model: nn.Module) -> None:
         """Sum the gradients over the replicas of the step, in place. The processes of one have summed theirs."""
-        if self.between is None:
+        if self.between is None or self.between.size == 1:  # alone, the sum is there already
             return
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         for weight in weights:

@@ -56,7 +56,7 @@ from prime_train.trainer.replicas.life_sign import folder_of, read_sign, take_fa
 from prime_train.trainer.replicas.limits import DEFAULT_LIMIT_S
 from prime_train.trainer.replicas.round_plan import ENDLESS_JOIN_S, choose_sum_limit_s
 
-_TURN_S = 0.1
+_TURN_S = 0.25  # a turn is 0.5 ms, and the training may have one core
 _END_LIMIT_S = 10.0  # for the other replicas to end after the leader has finished
 _LATE_S = 5.0  # for the signs of other machines to arrive
 

@@ -28,6 +28,7 @@ from prime_train.trainer.attempt import Replica
 from prime_train.trainer.parallel import NotCommittedError, World
 from prime_train.trainer.replicas.exchanges import new_group, set_limit, sum_in_buckets
 from prime_train.trainer.replicas.life_sign import SignFile, Stage
+from prime_train.trainer.replicas.lighthouse import HEARTBEAT_S
 from prime_train.trainer.replicas.limits import StepPace
 from prime_train.trainer.replicas.ranks import agree
 from prime_train.trainer.replicas.request import OneRankClient, QuorumAsker, State
@@ -264,6 +265,7 @@ class Quorum:
                 lighthouse_addr=address,
                 replica_id=f"replica{self.replica.number:06}",  # torchft orders them as text, and the first one leads
                 hostname=self.replica.host,
+                heartbeat_interval=timedelta(seconds=HEARTBEAT_S),
                 # Over the connections of the group: torchft's default serves HTTP on every interface.
                 checkpoint_transport=PGTransport(group, limit, self.settings.device),
                 # All replicas begin with the weights of one seed, or of one checkpoint.
