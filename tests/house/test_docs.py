@@ -102,7 +102,9 @@ def test_the_files_that_docstrings_of_packages_name_are_there() -> None:
 
 
 def test_the_files_that_the_page_of_places_names_are_there() -> None:
-    rows = [line for line in (DOCS / "where.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    lines = (DOCS / "where.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| ")]
+    assert [line for line in lines if "|" in line and re.fullmatch(r"\|[^|]+\|[^|]+\|", line) is None] == []
     named = [found for row in rows for found in re.findall(r"`([\w/]+\.(?:py|toml)|[\w/]+/)`", row)]
     assert len(named) > 30
     roots = (DOCS.parent, DOCS.parent / "src" / "prime_train")
