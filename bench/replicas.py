@@ -2,8 +2,9 @@
 
 The launcher, the lighthouse, the quorum before each step and the commit are all real. The cost is about the same in
 every step, so it is measured in a small step and in a larger one. A step lasts from one to the next by the clock of the
-events, with all that the loop does between two steps. Both runs train at the same time, each with all its processes on
-one core, and then again with the cores exchanged: so what the machine does meanwhile slows both. Needs two cores.
+events, with all that the loop does between two steps, and its CPU time is that of all threads of all processes. Both
+runs train at the same time, each with all its processes on one core, and then again with the cores exchanged: so what
+the machine does meanwhile slows both. Needs two cores.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import record
 from tests.unit.trainer import tiny
 
@@ -28,6 +33,8 @@ from prime_train.events import Progress, read
 
 MOST_PERCENT = 3
 _WARM_STEPS = 10
+_LAST_STEPS = 12  # in which the run may end before it is looked at
+_LOOK_S = 0.5
 
 
 class Size(NamedTuple):
@@ -39,7 +46,7 @@ class Size(NamedTuple):
     steps: int
 
 
-SIZES = (Size("small", 256, 8, 60), Size("larger", 512, 16, 35))
+SIZES = (Size("small", 256, 8, 120), Size("larger", 512, 16, 48))
 
 
 class StepTimes(NamedTuple):
@@ -47,6 +54,7 @@ class StepTimes(NamedTuple):
 
     step_s: float
     quorum_s: float  # the wait for it
+    cpu_s: float  # on a core, with the launcher and the lighthouse
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,11 @@ class Training:
     run_dir: RunDir
     process: subprocess.Popen[bytes]
 
-    def await_end(self) -> StepTimes:
+    def await_end(self, last_step: int) -> StepTimes:
+        """The times of the steps from the first ones on to `last_step`."""
+        first, before_s = self._await_step(_WARM_STEPS)
+        last, after_s = self._await_step(last_step)
+        cpu_s = (after_s - before_s) / (last - first)
         _, errors = self.process.communicate()
         if self.process.returncode != 0:
             raise RuntimeError(errors.decode(errors="replace")[-2000:])
@@ -65,9 +77,26 @@ class Training:
         step_s = statistics.median((to_s - from_s) / (to - start) for (start, from_s), (to, to_s) in later)
         lines = tiny.metrics(self.run_dir)[_WARM_STEPS:]
         parts = ("data_s", "forward_backward_s", "optimizer_s", "checkpoint_s")
-        return StepTimes(
-            step_s, statistics.median(line["step_s"] - sum(line[part] for part in parts) for line in lines)
-        )
+        quorum_s = statistics.median(line["step_s"] - sum(line[part] for part in parts) for line in lines)
+        return StepTimes(step_s, quorum_s, cpu_s)
+
+    def _await_step(self, step: int) -> tuple[int, float]:
+        """The step that was reached, and the CPU time until then."""
+        while self.process.poll() is None:
+            reached = max(
+                (one.event.step for one in read(self.run_dir.events) if isinstance(one.event, Progress)), default=0
+            )
+            if reached >= step:
+                main = psutil.Process(self.process.pid)
+                return reached, sum(map(read_cpu_s, (main, *main.children(recursive=True))))
+            time.sleep(_LOOK_S)
+        raise RuntimeError(f"the run ended before step {step}")
+
+
+def read_cpu_s(process: psutil.Process) -> float:
+    """Time on a core in seconds, over all threads. schedstat counts nanoseconds, /proc/PID/stat only 10 ms ticks."""
+    threads = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text(encoding="ascii").split()[0]) for thread in threads) / 1e9
 
 
 def start_training(folder: Path, texts: Path, size: Size, replicas: int, core: int) -> Training:
@@ -96,25 +125,32 @@ def measure_size(root: Path, texts: Path, size: Size, samples: int) -> list[dict
         here, there = cores if number % 2 else reversed(cores)
         with_one = start_training(root / f"{size.name}-{number}-one", texts, size, 1, here)
         without = start_training(root / f"{size.name}-{number}-none", texts, size, 0, there)
-        one.append(with_one.await_end())
-        none.append(without.await_end())
-    ratios = [found.step_s / other.step_s for found, other in zip(one, none, strict=True)]
-    more = [100 * ((first * second) ** 0.5 - 1) for first, second in zip(ratios[::2], ratios[1::2], strict=True)]
-    error = round(statistics.stdev(more) / len(more) ** 0.5, 6)
+        with ThreadPoolExecutor() as both:
+            ends = [both.submit(training.await_end, size.steps - _LAST_STEPS) for training in (with_one, without)]
+        one.append(ends[0].result())
+        none.append(ends[1].result())
     step = f"a {size.name} step"
+    longer = compare([found.step_s for found in one], [found.step_s for found in none])
+    more = compare([found.cpu_s for found in one], [found.cpu_s for found in none])
     return [
         record.emit(f"{step} without replicas", [1000 * found.step_s for found in none], unit="ms"),
         record.emit(f"{step} with one replica", [1000 * found.step_s for found in one], unit="ms"),
         record.emit(f"the wait for the quorum in {step}", [1000 * found.quorum_s for found in one], unit="ms"),
-        record.emit(
-            f"more time of {step} with one replica",
-            more,
-            unit="percent",
-            most=MOST_PERCENT,
-            mean=round(statistics.fmean(more), 6),
-            standard_error=error,
-        ),
+        emit_percent(f"more time of {step} with one replica, all on one core", longer),
+        emit_percent(f"more CPU time of {step} with one replica", more),
     ]
+
+
+def compare(one: Sequence[float], none: Sequence[float]) -> list[float]:
+    """The percent more of each sample, whose two ratios are from exchanged cores."""
+    ratios = [with_one / without for with_one, without in zip(one, none, strict=True)]
+    return [100 * ((first * second) ** 0.5 - 1) for first, second in zip(ratios[::2], ratios[1::2], strict=True)]
+
+
+def emit_percent(what: str, more: Sequence[float]) -> dict[str, object]:
+    error = round(statistics.stdev(more) / len(more) ** 0.5, 6)
+    mean = round(statistics.fmean(more), 6)
+    return record.emit(what, more, unit="percent", most=MOST_PERCENT, mean=mean, standard_error=error)
 
 
 def main() -> None:
