@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,13 @@ def state_of(remote: RemoteRuns) -> str | None:
     return None if row is None else row["state"]
 
 
-def answering(bus: Bus, answer: Callable[[BusMessage], dict[str, Any] | None]) -> threading.Thread:
-    """An agent that answers one command, once `answer` returns something."""
-    heard = bus.subscribe("pt.small.cmd.m1")
+@contextmanager
+def answering(bus: Bus, answer: Callable[[BusMessage], dict[str, Any] | None]) -> Iterator[None]:
+    """An agent that answers one command, once `answer` returns something. It ends with the block."""
+    heard, is_over = bus.subscribe("pt.small.cmd.m1"), threading.Event()
 
     def work() -> None:
-        for _ in range(1000):
+        while not is_over.is_set():
             for message in heard.take(0.1):
                 if (found := answer(message)) is not None:
                     bus.publish(message.reply, found, message.id)
@@ -73,7 +75,11 @@ def answering(bus: Bus, answer: Callable[[BusMessage], dict[str, Any] | None]) -
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    return thread
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def test_a_silent_machine_is_unknown_and_then_lost_and_comes_back(
@@ -118,12 +124,11 @@ def test_a_request_has_the_answer_of_the_agent_and_is_kept(bus: LocalBus, remote
     wait_until(lambda: state_of(remote) == "recovering")
     heard: list[BusMessage] = []
     answer = {"outcome": "accepted", "what": "saves\x1b[31m", "why": "", "fix": "", "where": "", "more": 1}
-    thread = answering(bus, lambda message: heard.append(message) or answer)  # type: ignore[func-returns-value]
     watcher = Watcher(tmp_path, remote=remote)
     watcher.look()
     request = {"run": "m1/small", "kind": "command_requested", "id": "c1", "body": {"command": "checkpoint"}}
-    found = hand_on(watcher, request)
-    thread.join()
+    with answering(bus, lambda message: heard.append(message) or answer):  # type: ignore[func-returns-value]
+        found = hand_on(watcher, request)
     assert (found["outcome"], found["request_id"], "\x1b" in found["what"]) == ("accepted", "c1", False)
     assert (heard[0].id, dict(heard[0].body)) == ("c1", {"kind": "command", "body": {"command": "checkpoint"}})
 
@@ -152,8 +157,8 @@ def test_no_answer_is_unknown_and_the_same_id_is_sent_again(
     monkeypatch.setattr("prime_train.control.remote_commands._ANSWER_S", 0.2)
     monkeypatch.setattr("prime_train.control.remote_commands._BACK_S", 1.0)
     ids: list[str] = []
-    answering(bus, lambda message: ids.append(message.id))
-    answer = remote.commands.send("m1/small", "stop_requested", {}, "c1")
+    with answering(bus, lambda message: ids.append(message.id)):
+        answer = remote.commands.send("m1/small", "stop_requested", {}, "c1")
     assert (answer["outcome"], answer["request_id"]) == ("unknown", "c1")
     assert "c1" in answer["fix"]
     assert len(ids) > 1
@@ -185,9 +190,8 @@ def test_a_run_that_ended_or_is_not_known_gets_no_request(bus: LocalBus, remote:
 def test_a_log_of_another_form_is_shown_without_what_is_none(bus: LocalBus, remote: RemoteRuns, log: object) -> None:
     send(bus, FIRST_ATTEMPT)
     wait_until(lambda: state_of(remote) == "running")
-    thread = answering(bus, lambda _: {"outcome": "done", "log": log})
-    found = remote.commands.read_log("m1/small", None, 10)
-    thread.join()
+    with answering(bus, lambda _: {"outcome": "done", "log": log}):
+        found = remote.commands.read_log("m1/small", None, 10)
     assert (found["attempt"], found["attempts"]) == (None, [])
     assert all("\x1b" not in line for line in found["lines"])
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 from collections.abc import Iterator
@@ -105,8 +106,11 @@ def test_text_in_another_encoding_is_refused_with_the_byte(tmp_path: Path) -> No
 
 @pytest.fixture
 def forbidden() -> Iterator[Path]:
-    """A folder with a file and a folder that only root may read; the test runs as another user."""
-    is_root = os.geteuid() == 0
+    """A folder with a file and a folder that only root may read; the test reads files as another user.
+
+    setfsuid is for the calling thread alone. seteuid is for all threads, so that threads of other tests would fail too.
+    """
+    set_file_user = ctypes.CDLL(None).setfsuid if os.geteuid() == 0 else lambda _user: None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -116,12 +120,10 @@ def forbidden() -> Iterator[Path]:
         (folder / "a.txt").chmod(0)
         (folder / "closed").chmod(0)
         try:
-            if is_root:
-                os.seteuid(65534)
+            set_file_user(65534)
             yield folder
         finally:
-            if is_root:
-                os.seteuid(0)
+            set_file_user(os.geteuid())
             (folder / "closed").chmod(0o755)
 
 
