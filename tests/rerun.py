@@ -1,10 +1,9 @@
-"""Runs pytest, and runs a failed test of real processes again, alone: `python tests/rerun.py LOGS ARGUMENTS`.
+"""Runs pytest, and runs a failed test again, alone: `python tests/rerun.py LOGS ARGUMENTS`.
 
-A test of real processes may fail on a busy machine without a fault of the code. It runs again when all others have
-ended, with the other tests of its file, because a scene goes on from the one before. If all of them pass then, the exit
-code is 0, and the last lines name it as `flaky: TEST`. What fails twice fails. The output of both runs is kept in the
-folder LOGS, and the names of flaky tests in its file `flaky`. Only tests that start processes are run by this program:
-a failed test of a function has no such excuse.
+A test of real processes or threads may fail on a busy machine without a fault of the code. It runs again when all
+others have ended, with the other tests of its file, because a scene goes on from the one before. If all of them pass
+then, the exit code is 0, and the last lines name it as `flaky: TEST`. What fails twice fails. The folder LOGS keeps the
+output of both runs, and its file `flaky` the names of flaky tests.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ def main(arguments: Sequence[str]) -> int:
         return code
     print(f"==> {len(failed)} failed, and run again alone", flush=True)
     files = sorted({test.partition("::")[0] for test in failed})
-    code = _run_pytest(["-q", "-n", "0", "-p", "no:cacheprovider", *files], logs / "again.log")
+    again = ["-q", "-n", "0", "-p", "no:cacheprovider", *_find_marker(options), *files]
+    code = _run_pytest(again, logs / "again.log")
     if code == 0:
         named = "".join(f"flaky: {test}\n" for test in failed)
         (logs / "flaky").write_text(named, encoding="utf-8")
@@ -46,6 +46,11 @@ def read_failed(cache: Path) -> list[str]:
     found = json.loads((cache / "v" / "cache" / "lastfailed").read_text(encoding="utf-8"))
     # pytest-xdist adds the group of a test, which is its file (tests/conftest.py).
     return sorted(test.removesuffix("@" + test.partition("::")[0]) for test in found)
+
+
+def _find_marker(options: Sequence[str]) -> list[str]:
+    """The option -m with its value; without it, pytest leaves out the tests that need another environment."""
+    return list(options[options.index("-m") :][:2]) if "-m" in options else []
 
 
 def _run_pytest(options: Sequence[str], log: Path) -> int:

@@ -35,9 +35,9 @@ BROKEN = "def test_broken():\n    assert False, 'every run'\n"
 SOUND = "def test_sound():\n    pass\n"
 
 
-def run(project: Path, *options: str, **tests: str) -> tuple[int, list[str]]:
+def run(project: Path, *options: str, ini: str = "[pytest]\n", **tests: str) -> tuple[int, list[str]]:
     """Exit code and output lines of the script for a project with these test files, by folder and name."""
-    (project / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    (project / "pytest.ini").write_text(ini, encoding="utf-8")
     for place, text in tests.items():
         path = project / "tests" / place.replace("__", "/test_").__add__(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,3 +84,11 @@ def test_many_failed_tests_are_no_accident(tmp_path: Path) -> None:
     code, _ = run(tmp_path, **{place: text.replace('"seen"', f'"{place}"') for place, text in planted.items()})
     assert code == 1
     assert not (tmp_path / "logs" / "again.log").exists()
+
+
+def test_a_test_that_is_left_out_by_default_runs_again_too(tmp_path: Path) -> None:
+    marked = FLAKY.replace("def test_flaky", "import pytest\n\n@pytest.mark.engine\ndef test_flaky")
+    ini = "[pytest]\nmarkers = engine\naddopts = -m 'not engine'\n"
+    code, lines = run(tmp_path, "-m", "engine", ini=ini, system__flaky=marked)
+    assert (code, lines[-1]) == (0, "flaky: tests/system/test_flaky.py::test_flaky")
+    assert "1 passed" in (tmp_path / "logs" / "again.log").read_text()
