@@ -47,7 +47,8 @@ class TrainerLine(NamedTuple):
 
     Groups: step total loss grad_norm tokens tps path s epoch code signal rank pid. `offset` is added to the printed
     step, so that it counts steps that are done. `unit`: what the number counts. `total_is_last`: a progress bar that
-    counts steps only where the total is the last step. `per_epoch`: the count starts again in each epoch.
+    counts steps only where the total is the last step. `per_epoch`: the count starts again in each epoch, the first of
+    which has the number `first_epoch`.
     """
 
     kind: LineKind
@@ -58,6 +59,7 @@ class TrainerLine(NamedTuple):
     unit: str = "optimizer step"
     total_is_last: bool = False
     per_epoch: bool = False
+    first_epoch: int = 0
     note: str = ""
 
 

@@ -158,7 +158,7 @@ def log_lines(document: Mapping[str, Any], steps: StepSeries | None) -> list[tup
         ("steps", _steps_text(steps)),
         ("counted", _counting_text(document["trainer"]) if steps is not None else ""),
         ("losses", _losses_text(document["losses"])),
-        ("evaluations", _losses_text(document["evaluations"]) + _at(document["evaluation_steps"])),
+        ("evaluations", f"{_losses_text(document['evaluations'])}{_at(document['evaluation_steps'])}".lstrip()),
         ("saves", _saves_text(saves)),
         ("shown", "\n".join(f"{mark['kind']}: {sanitize(mark['text'])}" for mark in document["shown"][-_SHOWN:])),
         ("end", document["end"] or ""),

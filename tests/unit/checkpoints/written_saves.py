@@ -377,6 +377,24 @@ def _ms_swift_flash(step: int) -> WrittenSave:
 
 _FLASH_FILES = ("optimizer.pt", "scheduler.pt", "rng_state.pth")
 
+
+def _fairseq(step: int) -> WrittenSave:
+    after: Sequence_ = [Write("checkpoint_last.pt", zipped())]
+    return WrittenSave("fairseq", [[[Write(f"checkpoint_1_{step}.pt", zipped())]]], after)
+
+
+def _litgpt(step: int) -> WrittenSave:
+    after: Sequence_ = [
+        Write(f"step-{step:08d}/{name}", b"a: 1\n") for name in ("hyperparameters.yaml", "model_config.yaml")
+    ]
+    return WrittenSave("litgpt", [[[Write(f"step-{step:08d}/lit_model.pth", zipped())]]], after)
+
+
+def _mmengine(step: int) -> WrittenSave:
+    after: Sequence_ = [Write("last_checkpoint", f"work/iter_{step}.pth".encode())]
+    return WrittenSave("mmengine", [[[Write(f"iter_{step}.pth", zipped())]]], after)
+
+
 SAVES: Mapping[str, Callable[[int], WrittenSave]] = {
     "hf": lambda step: WrittenSave("hf", [[_hf(step)]]),
     "hf, two ranks": lambda step: WrittenSave(
@@ -393,6 +411,11 @@ SAVES: Mapping[str, Callable[[int], WrittenSave]] = {
     ),
     "nemo-automodel": _nemo_automodel,
     "torch": lambda step: WrittenSave("torch", [[[Write(f"ckpt_{step}.pt", zipped())]]]),
+    "composer": lambda step: WrittenSave("composer", [[[Write(f"ep0-ba{step}-rank0.pt", zipped())]]]),
+    "composer, sharded": lambda step: WrittenSave("composer-sharded", [[dcp(f"ep0-ba{step}")]]),
+    "fairseq": _fairseq,
+    "litgpt": _litgpt,
+    "mmengine": _mmengine,
     "accelerate": _accelerate,
     "live": lambda step: WrittenSave("live", [[_live(step)]]),
     "dcp": lambda step: WrittenSave("dcp", [[dcp(f"step_{step}")]]),

@@ -56,7 +56,8 @@ class LogProgress:
         if line.total_is_last:
             return (*marks, *self._take_bar(mark))
         if line.per_epoch:
-            mark = replace(mark, step=self._epochs.count(mark.epoch, mark.step, mark.total), total=None)
+            epoch = None if mark.epoch is None else mark.epoch - line.first_epoch
+            mark = replace(mark, step=self._epochs.count(epoch, mark.step, mark.total), total=None)
         known = line.kind != "step" or mark.step is not None
         return (*marks, *self._confirm(line, mark), *([mark] if known else []))
 

@@ -112,6 +112,13 @@ def test_batches_are_counted_over_epochs() -> None:
     assert lightning((2, 5, 20), (1, 5, 20)) == [45, 25], "it started again"
 
 
+def test_the_first_epoch_may_have_the_number_1() -> None:
+    line = "[epoch={0}][batch={1}/100]:\n\t Train loss/train/total: 2.5\n"
+    log = "".join(line.format(epoch, batch) for epoch, batch in ((1, 99), (1, 100), (2, 1)))
+    marks = LogProgress(trainer_profile("composer").lines).feed(log.encode())
+    assert [mark.step for mark in marks if mark.kind == "step"] == [99, 100, 101]
+
+
 def test_bars_of_lightning_before_2_show_no_step() -> None:
     """Their total has the batches of the validation too, and the first bars look like those of later versions."""
     texts = (
