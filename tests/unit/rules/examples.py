@@ -121,8 +121,12 @@ def judge_text(text: str, facts: Mapping[str, Any], generation: str | None) -> V
 
 
 def judge_files(files: Mapping[str, str]) -> Verdict:
-    """The verdict on the first of these files, beside the others in a folder of their own."""
-    with TemporaryDirectory() as folder:
+    """The verdict on the first of these files, beside the others in a folder of their own.
+
+    It is so deep that the search for files in the folders above does not reach those of this machine.
+    """
+    with TemporaryDirectory() as root:
+        folder = Path(root, *"abcdefghijkl")
         for name, content in files.items():
             Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
             Path(folder, name).write_text(content, encoding="utf-8")
