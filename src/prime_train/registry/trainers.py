@@ -48,7 +48,8 @@ class TrainerLine(NamedTuple):
     Groups: step total loss grad_norm tokens tps path s epoch code signal rank pid. `offset` is added to the printed
     step, so that it counts steps that are done. `unit`: what the number counts. `total_is_last`: a progress bar that
     counts steps only where the total is the last step. `per_epoch`: the count starts again in each epoch, the first of
-    which has the number `first_epoch`.
+    which has the number `first_epoch`. `decides`: false for a line that other programs print too, so that it alone
+    names no trainer.
     """
 
     kind: LineKind
@@ -60,6 +61,7 @@ class TrainerLine(NamedTuple):
     total_is_last: bool = False
     per_epoch: bool = False
     first_epoch: int = 0
+    decides: bool = True
     note: str = ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from prime_train.programs.command.files import GrowingFile
 from prime_train.programs.command.folder_lock import hold_folder
 from prime_train.programs.command.judge import EndRules, SeenEnd, judge_end
 from prime_train.programs.command.live_lines import LiveLine, LiveLines
+from prime_train.programs.command.progress.end_line import EndLine
 from prime_train.programs.command.progress.log_progress import LogProgress
 from prime_train.programs.command.progress.marks import ProgressMark
 from prime_train.programs.command.progress_files import ProgressFiles
@@ -72,7 +73,7 @@ class CommandObserver(LogObserver):
         self._loss: float | None = None
         self._tokens_per_s: float | None = None
         self._phase = ""
-        self._has_end_line = self._has_stop_line = False
+        self._end_line, self._has_stop_line = EndLine(), False
         self._reports_end = self._reports_finish = False  # through live: its last step or the end, the end itself
         self._is_past_last = False
         self._unreadable: ProgressMark | None = None  # the line which reports that its checkpoint cannot be loaded
@@ -85,7 +86,7 @@ class CommandObserver(LogObserver):
     def _turn(self, *, is_last: bool) -> None:
         now_s = time.monotonic()
         for piece in self._output.take(is_last=is_last):
-            self._take(self._lines.feed(piece))
+            self._take_printed(self._lines.feed(piece))
         for line in self._live.take():
             self._take_live(line)
         if self._is_stopping and self._listens:
@@ -93,7 +94,7 @@ class CommandObserver(LogObserver):
         if self._listens_to_saves:
             self._pass_save_on()
         if is_last:
-            self._take(self._lines.finish())
+            self._take_printed(self._lines.finish())
         if is_last or now_s - self._looked_s >= _LOOK_AROUND_S:
             self._looked_s = now_s
             self._take(self._files.take(is_last=is_last))
@@ -101,6 +102,12 @@ class CommandObserver(LogObserver):
             self._look_at_checkpoints(now_s)
         self._report_step()
         self._report_last_step()
+
+    def _take_printed(self, marks: Sequence[ProgressMark]) -> None:
+        """Take the marks of the output. Those of files come later, and may count something else."""
+        for mark in marks:
+            self._end_line.see(mark)
+        self._take(marks)
 
     def _take(self, marks: Iterable[ProgressMark]) -> None:
         for mark in marks:
@@ -119,8 +126,6 @@ class CommandObserver(LogObserver):
                     self._enter(_PHASES.get(mark.phase, "evaluate"), mark.phase, self._limits_s[mark.phase])
                 case "save_start":
                     self._enter("checkpoint", "")
-                case "exit":
-                    self._has_end_line = True
                 case "stop":
                     self._has_stop_line = True
                 case "unreadable" if not self._unreadable:
@@ -254,7 +259,7 @@ class CommandObserver(LogObserver):
             newest_complete=self._seen.newest_complete,
             is_stopping=self._is_stopping,
             # A summary in the log may also follow an early stop. A trainer that reports its end knows the difference.
-            has_end_line=self._reports_finish if self._reports_end else self._has_end_line,
+            has_end_line=self._reports_finish if self._reports_end else self._end_line.is_seen,
             has_stop_line=self._has_stop_line,
             log=str(self._own_log),
             loss=math.nan if self._loss is None else self._loss,

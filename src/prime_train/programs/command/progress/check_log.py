@@ -97,6 +97,6 @@ def find_end(name: str, summary: LogSummary) -> str | None:
     if steps is not None and steps.total is not None and steps.last >= steps.total:  # batches have no total
         return f"finished: {steps.last} of {steps.total} {steps.unit}s"
     end_says_it = bool(name) and trainer_profile(name).exits.end_line
-    if end_says_it and summary.kinds["exit"] and not summary.kinds["stop"]:
+    if end_says_it and summary.has_end_line and not summary.kinds["stop"]:
         return "finished: it printed the last line, and no stop"
     return None

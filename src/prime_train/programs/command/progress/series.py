@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from prime_train.programs.command.progress.end_line import EndLine
 from prime_train.programs.command.progress.marks import ProgressMark
 
 _LEAST_DROP = 2  # lines of several processes may change places
@@ -58,6 +59,7 @@ class LogSummary:
     saved_steps: tuple[int, ...] = ()
     lines: tuple[ProgressMark, ...] = ()  # lines about resume, start, stop, end and warnings; the newest 20
     kinds: Counter[str] = field(default_factory=Counter)
+    has_end_line: bool = False  # and no other training began after it
 
 
 def summarise(marks: Iterable[ProgressMark]) -> LogSummary:
@@ -65,6 +67,9 @@ def summarise(marks: Iterable[ProgressMark]) -> LogSummary:
     marks = tuple(marks)
     held_out = [mark for mark in marks if mark.kind == "eval"]
     saves = [mark for mark in marks if mark.kind in ("save_start", "save_done")]
+    end_line = EndLine()
+    for mark in marks:
+        end_line.see(mark)
     summary = LogSummary(
         steps=_fold_steps(marks),
         losses=_fold_losses([mark for mark in marks if mark.kind in ("step", "loss")]),
@@ -75,7 +80,7 @@ def summarise(marks: Iterable[ProgressMark]) -> LogSummary:
         saved_steps=_steps_of(saves),
         lines=tuple(mark for mark in marks if mark.text)[-_MOST_KEPT:],
     )
-    return replace(summary, kinds=Counter(mark.kind for mark in marks))
+    return replace(summary, kinds=Counter(mark.kind for mark in marks), has_end_line=end_line.is_seen)
 
 
 def _count_saves(marks: Sequence[ProgressMark]) -> int:
@@ -95,9 +100,13 @@ def _steps_of(marks: Sequence[ProgressMark]) -> tuple[int, ...]:
 
 
 def _fold_losses(marks: Sequence[ProgressMark]) -> LossSeries | None:
+    """The losses of all marks; without a step, those of the writer with most: each rank may print the same one."""
+    streams = Counter(mark.stream for mark in marks if mark.step is None and mark.loss is not None).most_common(1)
     drawn: ProgressMark | None = None
     losses = []
     for mark in marks:
+        if mark.step is None and streams and mark.stream != streams[0][0]:
+            continue
         is_again = mark.from_bar and drawn is not None and (mark.step, mark.loss) == (drawn.step, drawn.loss)
         drawn = mark
         if mark.loss is not None and not is_again:

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.programs.command.progress.check_log import check_log, find_end
+from prime_train.programs.command.progress.log_progress import LogProgress
 from prime_train.programs.command.progress.marks import ProgressMark
 from prime_train.programs.command.progress.recognise_log import recognise_log
 from prime_train.programs.command.progress.series import StepSeries, summarise
+from prime_train.registry.trainers import trainer_profile
 from prime_train.views.trainers import log_json, log_lines
 
 TITAN = "[rank0]:[titan] 2026-05-18 16:08:57,435 - root - INFO - "
@@ -125,3 +127,25 @@ def test_a_file_of_metrics_is_read_by_its_content(tmp_path: Path) -> None:
     assert (checked.kind, checked.trainer) == ("jsonl", "")
     assert checked.summary.steps is not None
     assert (checked.summary.steps.first, checked.summary.steps.last) == (5, 10)
+
+
+def test_a_line_that_many_scripts_have_copied_names_no_trainer() -> None:
+    line = b"step 500: train loss 2.6592, val loss 2.6733\n"
+    assert recognise_log([line * 5]).name == ""
+    assert recognise_log([line * 5 + b"iter 500: loss 2.1, time 1.00ms, mfu 1.00%\n"]).name == "nanogpt"
+
+
+def test_a_loss_that_each_rank_prints_counts_once() -> None:
+    lines = "".join(f"{rank}: {HF}" for _ in range(3) for rank in (0, 1))
+    marks = LogProgress(trainer_profile("hf").lines).feed(lines.encode())
+    losses = summarise(marks).losses
+    assert losses is not None
+    assert losses.count == 3
+
+
+def test_a_save_of_a_worker_of_nemo_rl_is_no_run_of_megatron() -> None:
+    log = "Saving checkpoint for step 2...\n"
+    log += (
+        "(MegatronPolicyWorker[rank=0] pid=37) saving checkpoint at iteration       0 to r/tmp_step_2/policy/weights\n"
+    )
+    assert recognise_log([log.encode() * 2]).name == "nemo-rl"
