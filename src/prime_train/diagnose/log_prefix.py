@@ -51,6 +51,7 @@ _PREFIXES = tuple(
         (r"\(([^()\n]{1,80} pid=\d+[^()\n]{0,60})\) ?", "stream"),  # vLLM and Ray
         (r"( ?\d{1,4}): (?=\S| {2}File)", "stream"),  # srun --label
         (r"((?:\d{1,3}\.){3}\d{1,3}): (?=\S| {2}File)", "stream"),  # pdsh, by which DeepSpeed starts other machines
+        (r"> (?=\S)", "drop"),  # a line that a letter or an issue quotes
         (r"([\w.-]{1,60}-\d+) +\| ?", "stream"),  # docker compose
         (r"\[([\w,:.-]{1,60})\]<(?:stdout|stderr|stddiag)>: ?", "stream"),  # mpirun --tag-output, horovodrun
         (r"\[(pod/[^\]\s]{1,120})\] ", "stream"),  # kubectl logs --prefix

@@ -84,13 +84,13 @@ def summarise(marks: Iterable[ProgressMark]) -> LogSummary:
 
 
 def _count_saves(marks: Sequence[ProgressMark]) -> int:
-    """The saves that began. Several lines of one save, with no step between them, count once."""
+    """The saves that began. Several lines of one save, with no step or evaluation between them, count once."""
     begun, is_open = 0, False
     for mark in marks:
         if mark.kind == "save_start":
             begun += not is_open
             is_open = True
-        elif mark.kind in ("step", "save_done"):
+        elif mark.kind in ("step", "eval", "save_done"):
             is_open = False
     return begun
 
