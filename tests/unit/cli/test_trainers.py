@@ -29,7 +29,7 @@ def test_a_log_is_checked(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "nanogpt" in done.stdout
     assert "1 to 91 (optimizer step), 10 seen, every 10" in done.stdout
-    assert "the last step: no line has it" in done.stdout
+    assert "the last step: no line known here has it" in done.stdout
     document = json.loads(prime_train("trainers", "check", "train.log", "--json", cwd=tmp_path).stdout)
     assert (document["trainer"], document["steps"]["last"], document["losses"]["count"]) == ("nanogpt", 91, 10)
     assert document["end"] is None

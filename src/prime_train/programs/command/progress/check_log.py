@@ -74,14 +74,14 @@ def _list_unknown(name: str, summary: LogSummary) -> tuple[str, ...]:
     profile = trainer_profile(name) if name else None
     has_bars = profile is not None and any(line.total_is_last for line in profile.lines)
     if summary.steps is None:
-        why = "no progress bar is certain to be that of the training" if has_bars else "no line has one"
+        why = "no progress bar is certain to be that of the training" if has_bars else "no line known here has one"
         unknown.append(f"the step: {why}")
     elif summary.steps.total is None:
-        unknown.append("the last step: no line has it")
+        unknown.append("the last step: no line known here has it")
     if summary.losses is None:
-        unknown.append("the loss: no line has it")
+        unknown.append("the loss: no line known here has it")
     elif summary.kinds["loss"]:
-        unknown.append("the step of each loss: the line of a loss has none")
+        unknown.append("the step of each loss: it is not read from the line of a loss")
     if summary.saves_begun > summary.saves_done:
         unknown.append("whether each save was completed: no line shows it, so the files are judged")
     elif not summary.saves_begun + summary.saves_done:
