@@ -85,11 +85,12 @@ def summarise(marks: Iterable[ProgressMark]) -> LogSummary:
 
 def _count_saves(marks: Sequence[ProgressMark]) -> int:
     """The saves that began. Several lines of one save, with no step or evaluation between them, count once."""
-    begun, is_open = 0, False
+    begun, is_open, step = 0, False, None
     for mark in marks:
         if mark.kind == "save_start":
-            begun += not is_open
-            is_open = True
+            is_another = None not in (step, mark.step) and mark.step != step
+            begun += not is_open or is_another
+            is_open, step = True, mark.step
         elif mark.kind in ("step", "eval", "save_done"):
             is_open = False
     return begun

@@ -59,6 +59,7 @@ def test_the_lines_of_one_save_count_once() -> None:
     kinds = ("step", "save_start", "save_start", "save_done", "save_start", "step", "save_start")
     summary = summarise([ProgressMark(kind, 1) for kind in kinds])  # type: ignore[arg-type]
     assert (summary.saves_begun, summary.saves_done) == (3, 1)
+    assert summarise([ProgressMark("save_start", step) for step in (5, 5, 10)]).saves_begun == 2
 
 
 def test_the_profile_with_most_lines_is_found() -> None:
