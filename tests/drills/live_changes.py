@@ -64,7 +64,6 @@ class ChangeCounts:
     kills: int = 0
     changes: int = 0
     repeated: int = 0  # changes that a later attempt put in force again at their steps
-    unreported: int = 0  # put in force by rank 1 when rank 0 was killed just before its report: see _drop_unreported
     different_steps: int = 0  # versions that the two ranks put in force at different steps
     different_weights: int = 0  # runs whose last checkpoint is not that of the uninterrupted run
     different_metrics: int = 0
@@ -232,11 +231,9 @@ def _compare(seed: int, changed: ChangedRun, straight: ChangedRun, counts: Chang
     counts.seeds += 1
     counts.kills += changed.kills
     counts.changes += len(changed.plans)
-    lines = [(changed.applied / f"rank{rank}").read_text().splitlines() for rank in range(RANKS)]
+    lines = {rank: (changed.applied / f"rank{rank}").read_text().splitlines() for rank in range(RANKS)}
     counts.repeated += len(lines[0]) - len(changed.plans)
-    first, second = lines[0], _drop_unreported(*lines)
-    counts.unreported += len(lines[1]) - len(second)
-    by_version = [{tuple(line.split()[1:]) for line in own} for own in (first, second)]
+    by_version = [{(line.split()[1], line.split()[2]) for line in own} for own in lines.values()]
     if by_version[0] != by_version[1] or len(by_version[0]) != len(changed.plans):
         counts.different_steps += 1
         counts.seen.append(f"seed {seed}: rank 0 {lines[0]}, rank 1 {lines[1]}")
@@ -250,16 +247,6 @@ def _compare(seed: int, changed: ChangedRun, straight: ChangedRun, counts: Chang
     if _lines(changed.run_dir) != _lines(straight.run_dir):
         counts.different_metrics += 1
         counts.seen.append(f"seed {seed}: the metrics differ")
-
-
-def _drop_unreported(first: list[str], second: list[str]) -> list[str]:
-    """The lines of rank 1 without those of a killed attempt in which rank 0 has none for the version.
-
-    A change has its step when rank 0 reports it, before the step is computed. Killed between the two, no checkpoint has
-    the change, and the next attempt puts it in force on both ranks at the step on which they agree then.
-    """
-    reported, last = {line.rpartition(" ")[0] for line in first}, second[-1].split()[0]
-    return [line for line in second if line.rpartition(" ")[0] in reported or line.split()[0] == last]
 
 
 def _lines(run_dir: RunDir) -> list[tuple[Any, ...]]:
