@@ -14,7 +14,7 @@ INSTALL_OPTIONS := --quiet --disable-pip-version-check --no-compile
 install_into = $(CURDIR)/$(BIN)/python -m pip --python $(CURDIR)/$1/bin/python install $(INSTALL_OPTIONS)
 # Tests of real processes wait for them more than they compute.
 PROCESS_WORKERS ?= $(shell expr 3 '*' "$$(nproc)")
-# A failed test runs again alone (tests/rerun.py). If it passes then, it is named as flaky and fails nothing.
+# A failed test of processes runs again alone (tests/rerun.py). If it passes then, it is named as flaky and fails nothing.
 TEST_LOGS := build/test-logs
 # More options of pytest, for example --hypothesis-profile=repeatable.
 PYTEST_OPTIONS ?=
@@ -50,7 +50,7 @@ test-all: test test-drills test-fuzz test-vllm test-sky test-torch test-trainers
 
 test-unit: .venv/installed # starts no training; tests/house judges the project itself
 	@echo "==> pytest, units, tables and house"
-	$(BIN)/python tests/rerun.py $(TEST_LOGS)/unit -q -n logical --dist loadgroup $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest -q -n logical --dist loadgroup $(PYTEST_OPTIONS)
 
 test-processes = $(BIN)/python tests/rerun.py $(TEST_LOGS)/$1 -q -n $(PROCESS_WORKERS) --dist loadgroup $(PYTEST_OPTIONS) tests/$1
 
@@ -139,10 +139,10 @@ TORCH_PYTHONS := $(subst $(empty) ,:,$(TORCH:%=$(CURDIR)/.venv-torch-%/bin/pytho
 
 test-torch: .venv/installed .venv-extras/installed $(TORCH:%=.venv-torch-%/installed) ## test the trainer with the oldest and the newest torch (TORCH=oldest: with that), and the oldest packages of extras
 	.venv-extras/bin/python -c 'import prime_train.audio, prime_train.bus.nats, prime_train.control.serve, torchft'
-	.venv-extras/bin/python tests/rerun.py $(TEST_LOGS)/extras -q -n logical $(PYTEST_OPTIONS) --ignore tests/unit/trainer/audio/learning tests/unit/trainer/audio tests/unit/control tests/system/bus/test_verbs.py
+	.venv-extras/bin/python -m pytest -q -n logical $(PYTEST_OPTIONS) --ignore tests/unit/trainer/audio/learning tests/unit/trainer/audio tests/unit/control tests/system/bus/test_verbs.py
 	for age in $(TORCH); do \
 	  echo "==> pytest with $$(cat constraints-torch-$$age.txt)"; \
-	  .venv-torch-$$age/bin/python tests/rerun.py $(TEST_LOGS)/torch-$$age -q -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/unit/trainer tests/unit/checkpoints; \
+	  .venv-torch-$$age/bin/python -m pytest -q -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/unit/trainer tests/unit/checkpoints; \
 	done
 	PRIME_TRAIN_TORCH_PYTHONS=$(TORCH_PYTHONS) $(BIN)/python -m pytest -q -m torch tests/system/torch_versions
 

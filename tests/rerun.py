@@ -1,9 +1,10 @@
-"""Runs pytest, and runs a failed test again, alone: `python tests/rerun.py LOGS ARGUMENTS`.
+"""Runs pytest, and runs a failed test of real processes again, alone: `python tests/rerun.py LOGS ARGUMENTS`.
 
-A test of real processes or threads may fail on a busy machine without a fault of the code. It runs again when all
-others have ended, with the other tests of its file, because a scene goes on from the one before. If all of them pass
-then, the exit code is 0, and the last lines name it as `flaky: TEST`. What fails twice fails. The folder LOGS keeps the
-output of both runs, and its file `flaky` the names of flaky tests.
+A test of real processes may fail on a busy machine without a fault of the code. It runs again when all others have
+ended, with the other tests of its file, because a scene goes on from the one before. If all of them pass then, the exit
+code is 0, and the last lines name it as `flaky: TEST`. What fails twice fails. The output of both runs is kept in the
+folder LOGS, and the names of flaky tests in its file `flaky`. Only tests that start processes are run by this program:
+a failed test of a function has no such excuse.
 """
 
 from __future__ import annotations

@@ -35,9 +35,10 @@ REPLICAS = 3
 LIMIT_S = HEARTBEAT_LIMIT_MS / 1000 + 2.0
 ROWS = 7  # of a step: no number of replicas but one divides it
 _ENDLESS = 10**6
-# Sums in another order are rounded otherwise, and each step multiplies that: 5e-5 after 150 steps, 3e-2 after 800.
+# Sums in another order are rounded otherwise, and each step multiplies that: 5e-5 after 150 steps. After 800 it may be
+# more than the bound, and is reported: a control without replicas grows as fast.
 _LIKE_STEPS, _LIKE, _LIKE_MEAN = 150, 1e-3, 1e-2
-_NEAR_STEPS, _NEAR = 400, 2e-2
+_NEAR = 2e-2
 _LOOK_S = 0.002
 _SETTLED_STEPS = 5
 _SOON = Restart(backoff_s=0.1, backoff_max_s=0.1)  # the kills follow each other faster than faults do
@@ -255,7 +256,7 @@ def _compare(run: ReplicaRun, texts: Path, counts: ReplicaCounts) -> None:
             counts.different_tokens += 1
             counts.seen.append(f"step {ours['step']}: {ours['tokens']} tokens, {theirs['tokens']} without replicas")
     losses = [(ours["loss"], theirs["loss"]) for ours, theirs in zip(lines, plain, strict=True)]
-    for number, (loss, other) in enumerate(losses[:_NEAR_STEPS], start=1):
+    for number, (loss, other) in enumerate(losses, start=1):
         if abs(loss - other) > (_LIKE if number <= _LIKE_STEPS else _NEAR) * other:
             counts.different_losses += 1
             counts.seen.append(f"step {number}: loss {loss}, {other} without replicas")
