@@ -15,15 +15,15 @@ APPLIED_ENV = "APPLIED_FOLDER"
 
 
 def main() -> None:
-    report = LiveSettings._report
+    put_in_force = LiveSettings._put_in_force
 
-    def write_down(self: LiveSettings, one: PlannedStep) -> None:
+    def write_down(self: LiveSettings, plans: tuple[PlannedStep, ...]) -> None:
         path = os.path.join(os.environ[APPLIED_ENV], f"rank{self.attempt.rank}")  # noqa: PTH118 - a name, no more
         with open(path, "a", encoding="utf-8") as file:
-            file.write(f"{self.attempt.number} {one.plan.version} {one.step}\n")
-        report(self, one)
+            file.write(f"{self.attempt.number} {plans[-1].plan.version} {plans[-1].step}\n")
+        put_in_force(self, plans)
 
-    LiveSettings._report = write_down  # type: ignore[method-assign]
+    LiveSettings._put_in_force = write_down  # type: ignore[method-assign]
     trainer._end(trainer.main(sys.argv[1:]))
 
 

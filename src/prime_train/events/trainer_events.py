@@ -224,7 +224,10 @@ class TrainerFinished:
 
 @dataclass(frozen=True, slots=True)
 class SettingsApplied:
-    """A change of settings takes effect at `step` on every rank. Written again by an attempt that begins after it."""
+    """A change of settings takes effect at `step` on every rank. Written before any rank reaches that step.
+
+    Written again by an attempt that begins after it.
+    """
 
     kind: ClassVar[str] = "settings_applied"
     attempt: int

@@ -1,8 +1,10 @@
 """Puts changes of settings in force at the same step on every rank. No collective of its own, no clock.
 
 Each step adds up how many ranks have the next plan. Every rank reads the same sum, so all of them see at the same step
-that all have it, and put it in force at the same later step. A checkpoint holds what is in force. What a dead attempt
-put in force after its last checkpoint is scheduled for the same steps, so a run that was killed does the same again.
+that all have it, and put it in force at the same later step. Before a rank can reach that step, rank 0 has reported it:
+the step comes after one more sum, to which rank 0 adds only when its report is written. A checkpoint holds what is in
+force. What was reported after it is scheduled for the same steps, so a run that was killed at any moment does the same
+again.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class LiveSettings:
     behind_steps: int  # steps that are launched before the sum of one is read
     folder: Path
     _config: RunSpec
+    waits_for_report: bool = True  # False where all ranks meet between the report of a change and the next step
     position: list[dict[str, Any]] = field(default_factory=list)  # what is in force, for a checkpoint: JSON-able
     _in_force: tuple[PlannedStep, ...] = ()
     _planned: deque[PlannedStep] = field(default_factory=deque)  # agreed, and their steps are still to come
@@ -53,6 +56,7 @@ class LiveSettings:
     _refused: int = 0  # a version whose file is no plan
     _unread: int = 0  # a version whose file could not be read at the last look
     _has_changed: bool = False
+    _reported: int = 0  # the newest version that this attempt has reported
     _next_path: str = ""  # of the plan that comes next: made once, because each step looks for it
 
     def __post_init__(self) -> None:
@@ -69,8 +73,7 @@ class LiveSettings:
         while self._planned and self._planned[0].step <= step:
             one = self._planned.popleft()
             self._put_in_force((*self._in_force, one))
-            # Before the first update with it: a resume must never find an update that no event explains.
-            self._report(one)
+            self._report(one)  # one of an earlier attempt: this one has not reported it
             changed = True
         return changed
 
@@ -87,9 +90,21 @@ class LiveSettings:
         """Take the sum of a step that was read: how many ranks had the next plan when they launched it."""
         begins = self._in_force[-1].step if self._in_force else 0
         # The sums of steps that were launched before the version in force began are about that version.
-        if ready_ranks == self.ranks and step >= begins and not self._planned and self._next is not None:
-            self._planned.append(PlannedStep(step + 1 + self.behind_steps, self._next))
+        if ready_ranks != self.ranks or step < begins or self._planned or self._next is None:
+            return
+        first = self.find_first(step)
+        if first <= self.attempt.run.run.max_steps:  # else the run ends before it
+            self._planned.append(PlannedStep(first, self._next))
             self._next = None
+            # Before this rank adds to another sum: if rank 0 is killed later, its report is written, and if it is
+            # killed earlier, no rank gets beyond that sum. So there is no update that no event explains.
+            self._report(self._planned[-1])
+
+    def find_first(self, step: int) -> int:
+        """The first step with a plan that all ranks had in the sum of `step`."""
+        first = step + 1 + self.behind_steps  # the steps before it are launched when that sum is read
+        # Rank 0 adds to the sum of that step after its report. That sum is read after as many steps again.
+        return first + 1 + self.behind_steps if self.waits_for_report else first
 
     def resume(self, saved: Iterable[dict[str, Any]], planned: Iterable[PlannedStep]) -> None:
         """Put in force what a checkpoint holds, and schedule what a dead attempt had put in force after it."""
@@ -100,6 +115,11 @@ class LiveSettings:
             self._has_changed = True
             self._restore_files(found)
         self._planned.extend(one for one in planned if one.plan.version > self.version)
+
+    def report_agreed(self) -> None:
+        """Report what is planned: a replica that took it over from another one may be the one that reports now."""
+        for one in self._planned:
+            self._report(one)
 
     def agreed_position(self) -> list[dict[str, Any]]:
         """What all ranks have agreed on for steps to come, for a replica that joins them: JSON-able."""
@@ -118,7 +138,12 @@ class LiveSettings:
                 write_plan(self.folder, one.plan)
 
     def _report(self, one: PlannedStep) -> None:
-        last = max(self.attempt.run.run.max_steps, one.step)
+        if one.plan.version <= self._reported:
+            return
+        if self.attempt.leads:  # another replica may lead later, and then this one reports
+            self._reported = one.plan.version
+        present = overlay(self._config, (*(each.plan for each in self._in_force), one.plan))
+        last = max(present.run.max_steps, one.step)
         texts = describe_values(one.plan.values)
         self.attempt.emit(SettingsApplied(self.attempt.number, one.plan.version, one.step, texts, last))
 
@@ -159,6 +184,7 @@ def open_settings(
     live = LiveSettings(attempt, world.size, behind_steps, folder, attempt.run)
     if agreed is not None:
         live.resume(saved, _parse_steps(agreed))
+        live.report_agreed()
         return live
     # Rank 0 alone reads the schedule, so that no two ranks can have another one.
     planned = world.share(_read_planned(attempt) if attempt.rank == 0 else None)

@@ -41,6 +41,10 @@ class OneRank:
         self.live = LiveSettings(attempt, ranks, behind_steps, self.plans, RUN)
         self.rates: list[float] = []
 
+    def reported(self) -> list[SettingsApplied]:
+        found = (record.event for record in read(self.live.attempt.run_dir.events))
+        return [event for event in found if isinstance(event, SettingsApplied)]
+
     def launch(self, step: int) -> bool:
         self.live.has_changed(step)
         self.rates.append(self.live.attempt.run.optim.lr)
@@ -64,24 +68,51 @@ def test_all_ranks_have_the_same_rate_at_each_step(
     """`arrivals`: for each rank the steps before which the versions reach it, one after the other."""
     with opened(len(arrivals), behind_steps) as ranks:
         unread: list[tuple[int, int]] = []
+        reported: dict[int, int] = {}  # step -> the newest version that rank 0 has reported before it adds to its sum
         for step in range(1, 31):
             for rank, at in zip(ranks, arrivals, strict=True):
                 for version in range(1, 4):
                     if max(at[:version]) == step and not plan_path(rank.plans, version).exists():
                         write_plan(rank.plans, plan(version))
             unread.append((step, sum(rank.launch(step) for rank in ranks)))
+            reported[step] = max((event.version for event in ranks[0].reported()), default=0)
             # A step that is saved or evaluated is read at once, any other one later.
             while len(unread) > (0 if step in read_at_once else behind_steps):
                 one = unread.pop(0)
                 for rank in ranks:
                     rank.live.hear(*one)
         assert all(rank.rates == ranks[0].rates for rank in ranks)
+        assert [event.step for event in ranks[0].reported()] == [ranks[0].rates.index(rate) + 1 for rate in RATES]
         for version, rate in enumerate(RATES, 1):
             all_had_it = max(max(at[:version]) for at in arrivals)
             first = ranks[0].rates.index(rate) + 1
-            assert first >= all_had_it + 1 + behind_steps
-        # No version waits for anything but the one before it: the first begins as soon as the sum was read.
-        assert ranks[0].rates.index(RATES[0]) == max(at[0] for at in arrivals) + behind_steps
+            assert first >= all_had_it + 2 * (1 + behind_steps)
+            # A rank launches `first` when it has read this sum, to which rank 0 adds only what it has reported before.
+            assert reported[first - 1 - behind_steps] >= version
+        # A version waits for the one before it, for the sum and for the report; the first one for the latter two.
+        assert ranks[0].rates.index(RATES[0]) == max(at[0] for at in arrivals) + 1 + 2 * behind_steps
+
+
+def test_a_plan_that_would_begin_after_the_last_step_is_not_reported(tmp_path: Path) -> None:
+    live = open_settings(attempt_in(tmp_path), World(0, 1), [], behind_steps=1)
+    write_plan(live.folder, plan(1))
+    for step, is_agreed in ((997, False), (996, True)):
+        assert live.has_next()
+        live.hear(step, 1)
+        assert bool(live.agreed_position()) is is_agreed
+    events = [record.event for record in read(live.attempt.run_dir.events)]
+    assert [event.step for event in events if isinstance(event, SettingsApplied)] == [1000]
+
+
+def test_a_replica_that_takes_over_reports_what_the_others_have_agreed_on(tmp_path: Path) -> None:
+    there = open_settings(attempt_in(tmp_path / "there"), World(0, 1), [], behind_steps=0)
+    write_plan(there.folder, plan(1))
+    assert there.has_next()
+    there.hear(5, 1)
+    here = open_settings(attempt_in(tmp_path / "here"), World(0, 1), [], 0, there.agreed_position())
+    here.has_changed(7)
+    events = [record.event for record in read(here.attempt.run_dir.events)]
+    assert [event.step for event in events if isinstance(event, SettingsApplied)] == [7]
 
 
 def attempt_in(folder: Path, number: int = 1, resume_step: int = 0, run: RunSpec = RUN) -> Attempt:
@@ -117,11 +148,11 @@ def test_a_dropped_change_is_passed_at_once_and_the_next_one_comes(tmp_path: Pat
     write_applied(((1, 100),), run_dir, 2, 5)
     live = open_settings(attempt_in(tmp_path, 2, 5), World(0, 1), [], behind_steps=0)
     rates = []
-    for step in range(6, 9):
+    for step in range(6, 10):
         live.has_changed(step)
         rates.append(live.attempt.run.optim.lr)
         live.hear(step, int(live.has_next()))
-    assert rates == [RUN.optim.lr, RATES[1], RATES[1]]
+    assert rates == [RUN.optim.lr, RUN.optim.lr, RATES[1], RATES[1]]
     assert [one["plan"]["values"] for one in live.position] == [{}, {"optim.lr": RATES[1]}]
 
 

@@ -24,8 +24,8 @@ from prime_train.supervise.core.instability import (
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Program
 
-# A plan is in force up to three steps after the checkpoint from which an attempt begins, and then it skips.
-_AGREED_STEPS = 3
+# A plan is in force up to five steps after the checkpoint from which an attempt begins, and then it skips.
+_AGREED_STEPS = 5
 
 
 class InstabilityWatch:

@@ -117,6 +117,8 @@ class _Rounds:
         self._rounds, self._rows = reached.rounds, _RoundRows(self.seat.rows.stream)
         self._joint = JointWeights(model, loop.attempt.run.parallel, loop.quorum)
         self._joint.load_outer(reached.outer)
+        # The quorum of a round is asked for after the report of the one before it, and no replica begins without it.
+        self.seat.live.waits_for_report = False
 
     def _position(self) -> RoundPosition:
         return RoundPosition(self._rounds, self._joint.read_outer())
