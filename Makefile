@@ -122,14 +122,15 @@ test-trainers: .venv/installed .venv-trainers/installed ## test against real tra
 	  $$install --extra-index-url https://download.pytorch.org/whl/cpu "$$torch+cpu" || $$install "$$torch"
 	@touch $@
 
-# The extras control, audio and replicas with the oldest versions of their packages.
+# The extras control, audio and replicas with the oldest versions of their packages. The rest, also torch, is imported from
+# .venv: a torch of its own would be 5 GB more.
 .venv-extras/installed: constraints-extras-oldest.txt | .venv/installed
 	@echo "==> creating .venv-extras and installing $$(grep -v '^#' $< | tr '\n' ' ')"
 	rm -rf .venv-extras
 	$(BIN)/python -m venv --without-pip .venv-extras
-	$(call install_into,.venv-extras) -c $< $$(sed -n 's/==.*//p' $<)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > "$$(echo .venv-extras/lib/python3*/site-packages)/packages_of_venv.pth"
+	$(call install_into,.venv-extras) -c $< $$(sed -n 's/==.*//p' $<)
 	@touch $@
 
 # Which of them: oldest is what pyproject.toml promises, newest is the latest that was tried.
