@@ -141,8 +141,9 @@ class ChangedRun:
 
     def step(self) -> int:
         """The newest line of the metrics, by its number."""
-        lines = tiny.metrics(self.run_dir) if self.run_dir.metrics.exists() else []
-        return int(lines[-1]["step"]) if lines else 0
+        written = self.run_dir.metrics.read_text(encoding="utf-8") if self.run_dir.metrics.exists() else ""
+        whole, _, _ = written.rpartition("\n")  # rank 0 may be in the middle of a line
+        return int(json.loads(whole.splitlines()[-1])["step"]) if whole else 0
 
     # --- changes ---
 

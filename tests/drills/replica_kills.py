@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,10 +34,10 @@ REPLICAS = 3
 LIMIT_S = HEARTBEAT_LIMIT_MS / 1000 + 2.0
 ROWS = 7  # of a step: no number of replicas but one divides it
 _ENDLESS = 10**6
-# Sums in another order are rounded otherwise, and each step multiplies that: 5e-5 after 150 steps. After 800 it may be
-# more than the bound, and is reported: a control without replicas grows as fast.
-_LIKE_STEPS, _LIKE, _LIKE_MEAN = 150, 1e-3, 1e-2
-_NEAR = 2e-2
+# Sums in another order are rounded otherwise. With the default rate each step multiplies that, also without replicas:
+# 2e-2 after 900 steps. With this one it stays below 1e-6.
+_RATE = 1e-4
+_LIKE = 1e-4
 _LOOK_S = 0.002
 _SETTLED_STEPS = 5
 _SOON = Restart(backoff_s=0.1, backoff_max_s=0.1)  # the kills follow each other faster than faults do
@@ -158,6 +157,7 @@ def drilled_run(texts: Path, **parts: Any) -> spec.RunSpec:
         "parallel": layout,
         "batch": spec.Batch(micro_batch=2, global_batch=ROWS),
         "checkpoint": spec.Checkpoint(interval_steps=100),
+        "optim": spec.Optim(lr=_RATE),
         "eval": spec.Eval(interval_steps=_ENDLESS, held_out_ratio=0.1, batches=1),
         "schedule": spec.Schedule(kind="constant", warmup_steps=3),
         "prime_train": PrimeTrain(restart=_SOON),
@@ -255,16 +255,9 @@ def _compare(run: ReplicaRun, texts: Path, counts: ReplicaCounts) -> None:
         if (ours["tokens"], ours["tokens_seen"]) != (theirs["tokens"], theirs["tokens_seen"]):
             counts.different_tokens += 1
             counts.seen.append(f"step {ours['step']}: {ours['tokens']} tokens, {theirs['tokens']} without replicas")
-    losses = [(ours["loss"], theirs["loss"]) for ours, theirs in zip(lines, plain, strict=True)]
-    for number, (loss, other) in enumerate(losses, start=1):
-        if abs(loss - other) > (_LIKE if number <= _LIKE_STEPS else _NEAR) * other:
+        if abs(ours["loss"] - theirs["loss"]) > _LIKE * theirs["loss"]:
             counts.different_losses += 1
-            counts.seen.append(f"step {number}: loss {loss}, {other} without replicas")
-    for first in range(_LIKE_STEPS, len(losses) - _LIKE_STEPS + 1, _LIKE_STEPS):
-        mean, other = map(statistics.fmean, zip(*losses[first : first + _LIKE_STEPS], strict=True))
-        if abs(mean - other) > _LIKE_MEAN * other:
-            counts.different_losses += 1
-            counts.seen.append(f"steps from {first + 1}: mean loss {mean}, {other} without replicas")
+            counts.seen.append(f"step {ours['step']}: loss {ours['loss']}, {theirs['loss']} without replicas")
 
 
 def train_plain(path: Path, run: spec.RunSpec, steps: int) -> list[dict[str, Any]]:
