@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from prime_train import spec
 from prime_train.core.rundir import RunDir
 from prime_train.events import ReplicasJoined
@@ -147,6 +149,12 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def find_lighthouse(launcher: int) -> psutil.Process:
+    """That of a launcher, by its pid."""
+    children = psutil.Process(launcher).children()
+    return next(child for child in children if "prime_train.trainer.replicas.lighthouse" in child.cmdline())
 
 
 def drilled_run(texts: Path, **parts: Any) -> spec.RunSpec:

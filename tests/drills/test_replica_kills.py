@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import pytest
 
 from prime_train import spec
@@ -16,6 +15,7 @@ from tests.drills.replica_kills import (
     ReplicaCounts,
     ReplicaRun,
     drilled_run,
+    find_lighthouse,
     judge_rows,
     kill_replicas,
     until,
@@ -79,19 +79,14 @@ def test_a_lost_lighthouse_is_started_again_and_training_goes_on(tmp_path: Path,
     run = ReplicaRun(tmp_path, drilled_run(texts))
     with run.started() as process:
         run.await_all(process, [0])
-        before = _find_lighthouse(process.pid)
+        before = find_lighthouse(process.pid)
         before.kill()
         until(process, lambda: any(isinstance(event, LighthouseLost) for event in tiny.events(run.run_dir)))
         run.await_all(process, [run.step(number) for number in range(REPLICAS)])
-        assert _find_lighthouse(process.pid).pid != before.pid
+        assert find_lighthouse(process.pid).pid != before.pid
         run.stop(process)
     assert not [event for event in tiny.events(run.run_dir) if isinstance(event, ReplicaLost)]
     _assert_whole(run)
-
-
-def _find_lighthouse(launcher: int) -> psutil.Process:
-    children = psutil.Process(launcher).children()
-    return next(child for child in children if "prime_train.trainer.replicas.lighthouse" in child.cmdline())
 
 
 def _assert_whole(run: ReplicaRun) -> None:

@@ -17,8 +17,9 @@ from torch.distributed import AllreduceOptions, TCPStore  # type: ignore[attr-de
 
 from prime_train import spec
 from prime_train.core.rundir import RunDir
-from prime_train.events import ReplicaLost, ReplicasJoined, TrainerFailed, TrainerFinished
+from prime_train.events import LighthouseLost, ReplicaLost, ReplicasJoined, TrainerFailed, TrainerFinished
 from prime_train.spec import RunSpec
+from tests.drills.replica_kills import ReplicaRun, find_lighthouse, until
 from tests.drills.replica_launcher import DIARY_ENV
 from tests.unit.trainer import tiny
 
@@ -81,6 +82,24 @@ def test_a_run_goes_on_with_fewer_replicas_and_without(texts: Path, tmp_path: Pa
     assert joined == [("0", "1", "2"), ("0", "1")]
     finished = [event for event in tiny.events(run_dir) if isinstance(event, TrainerFinished)]
     assert [event.step for event in finished] == [4, 8, 12]
+
+
+def test_one_replica_trains_as_without_and_asks_for_one_quorum(texts: Path, tmp_path: Path) -> None:
+    """The lighthouse that answered it is killed, and another one has no quorum: no step asks there."""
+    straight = tiny.prepare(tmp_path / "straight", _run(texts, 0, 120))
+    assert tiny.train(straight)[0] == 0
+
+    run = ReplicaRun(tmp_path / "one", _run(texts, 1, 120))
+    with run.started() as process:
+        until(process, lambda: run.step(0) >= 2)
+        lighthouse = find_lighthouse(process.pid)
+        lighthouse.kill()
+        until(process, lambda: any(isinstance(event, LighthouseLost) for event in tiny.events(run.run_dir)))
+        assert process.wait(tiny.DEADLINE_S) == 0, (run.folder / "log").read_text()
+    ours, theirs = tiny.metrics(run.run_dir), tiny.metrics(straight)
+    assert [line["loss"] for line in ours] == [line["loss"] for line in theirs]
+    assert {line["replicas"] for line in ours} == {1}
+    assert len({words[2] for _, words in run.lines() if words[0] == "commit"}) == 1
 
 
 def test_a_sum_ends_by_the_limit_that_was_set_last() -> None:

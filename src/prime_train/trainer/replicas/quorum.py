@@ -90,6 +90,9 @@ class Quorum:
         self._step = step
         # Before the sign, because a replica that waits for the others is not killed: here it waits for its own ranks.
         agree(self.settings.world, True, step)
+        if self._is_final:
+            self._begin_step()
+            return False
         self.sign.write("waits", step)
         self._repeat(lambda: self._join(step))
         self._step = self._manager.current_step()
@@ -97,11 +100,14 @@ class Quorum:
         self.replica.leads = self.rank == 0 and self.replica.may_lead
         if self._read_known() != self._known:
             self.pace = self.pace.widen()
+        self._begin_step()
+        return self._find_members()
+
+    def _begin_step(self) -> None:
         self._limit_s = self.pace.limit_s
         set_limit(self._manager, self._group, self.settings.device, self._limit_s)
         self._began_s = time.monotonic()
         self._write_sign("works")
-        return self._find_members()
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """See `Between`."""
@@ -133,7 +139,7 @@ class Quorum:
         self.pace = self.pace.add(time.monotonic() - self._began_s)
         if steps > 1:  # torchft counts commits
             self._manager.load_state_dict({"step": self._step, "batches_committed": self._step})
-        elif self.asks_ahead:
+        elif self.asks_ahead and not self._is_final:
             # Also where the lighthouse is lost: `begin` asks the next one.
             with suppress(OSError, ValueError, LookupError, RuntimeError):
                 self._ask()
@@ -162,6 +168,11 @@ class Quorum:
         """Begin the heartbeats, by which the others know that this replica lives. `step` was committed last."""
         self._step = step
         self._repeat(lambda: self._connect(step))
+
+    @property
+    def _is_final(self) -> bool:
+        """Whether there is a quorum and no other can follow: the attempt has one replica, and none can join it."""
+        return self.replica.count == 1 and self.size == 1 and self._manager is not None
 
     def _join(self, step: int) -> None:
         """Wait for a quorum. Raises what torchft raises, and LookupError when the lighthouse is another one."""
