@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core.outside import parse_json, read_bytes
-from prime_train.core.rundir import open_private
+from prime_train.core.rundir import make_folder, open_private, write_atomic
 
 STEPS_KEPT = 64
 _HEAD_BYTES = 512  # JSON, filled up with blanks
@@ -59,8 +59,8 @@ class RankTimesFile:
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # of a replica that was lost, and starts again
-                (folder / f"rank{rank}.times").unlink()
-            self._file = open_private(folder / f"rank{rank}.times", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                _path(folder, rank).unlink()
+            self._file = open_private(_path(folder, rank), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             os.pwrite(self._file, head.ljust(_HEAD_BYTES), 0)
 
     def add(self, one: RankStep) -> None:
@@ -82,6 +82,30 @@ def read_all_times(folder: Path, within: Path) -> dict[int, RankTimes]:
                 if name == f"rank{times.rank}.times":
                     found[times.rank] = times
     return found
+
+
+def read_content(folder: Path, rank: int, within: Path) -> bytes | None:
+    """The file of one rank as it is, for another machine; None where there is none, or a rank is about to write it."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        content = read_bytes(_path(folder, rank), _LIMIT_BYTES, within)
+        return content if _parse(content).rank == rank else None
+    return None
+
+
+def keep_content(folder: Path, rank: int, content: bytes) -> None:
+    """Write what `read_content` returned on another machine. Raises ValueError for anything else, and OSError."""
+    try:
+        is_known = len(content) <= _LIMIT_BYTES and _parse(content).rank == rank
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+    if not is_known:
+        raise ValueError(f"it is no file of rank {rank}")
+    make_folder(folder)
+    write_atomic(_path(folder, rank), content)
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.times"
 
 
 def _parse(content: bytes) -> RankTimes:

@@ -30,6 +30,7 @@ from prime_train.supervise.launch.run_directory import shrink
 from prime_train.supervise.machines.channel import Channel
 from prime_train.supervise.machines.machine_test import MachineTest
 from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Lost, Message, join
+from prime_train.supervise.machines.rank_reports import OwnTimes
 from prime_train.supervise.machines.replica_places import OwnReplicas
 from prime_train.supervise.machines.uplink import Uplink, open_uplink
 from prime_train.supervise.processes import process
@@ -199,7 +200,10 @@ class _Follower:
         here = run.parallel.replicas_here
         numbers = range(self.machines.rank * here, (self.machines.rank + 1) * here)
         replicas = OwnReplicas(self.run_dir.replicas(attempt), numbers, self.machines.addresses[0])
-        self.trainer = _Trainer(attempt, launch, Follower(self.run_dir.events), replicas)
+        processes = run.parallel.processes_here
+        ranks = range(self.machines.rank * processes, (self.machines.rank + 1) * processes)
+        times = OwnTimes(self.run_dir, attempt, ranks)
+        self.trainer = _Trainer(attempt, launch, Follower(self.run_dir.events), replicas, times)
         self.trainer.skip()
         self.note(f"attempt {attempt} from step {resume_step}")
         self.children.start(launch, attempt)
@@ -222,8 +226,8 @@ class _Follower:
             channel.send({"kind": "log", "text": redact(text, self.secrets)})
         for record in trainer.events.poll():
             channel.send({"kind": "event", "line": encode(record)})
-        for sign in trainer.replicas.list_signs():
-            channel.send(sign)
+        for sent in (*trainer.replicas.list_signs(), *trainer.times.list_new()):
+            channel.send(sent)
         if trainer.code is not None:
             channel.send({"kind": "exited", "code": trainer.code})
             trainer.reported = True
@@ -263,10 +267,11 @@ class _Follower:
 class _Trainer:
     """The trainer of one attempt on this machine: what it printed and wrote, and how much of it is sent."""
 
-    def __init__(self, attempt: int, launch: Launch, events: Follower, replicas: OwnReplicas) -> None:
+    def __init__(self, attempt: int, launch: Launch, events: Follower, replicas: OwnReplicas, times: OwnTimes) -> None:
         self.attempt = attempt
         self.events = events
         self.replicas = replicas
+        self.times = times
         self.code: int | None = None
         self.stops = False  # machine 0 has asked it to save and to end
         self.reported = False

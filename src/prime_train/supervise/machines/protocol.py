@@ -68,8 +68,8 @@ CONFIG_HASH = "PRIME_TRAIN_CONFIG_SHA256"  # the variable from which the relay h
 LOG_BYTES = 64 * 1024  # of output in one message
 SILENT_S = 15.0  # a machine that is silent so long may be replaced by one that has not proven who it is
 
-# From a follower: join, log, event, sign, exited, tested, stop. To one: refused, launch, plan, lighthouse, end, paused,
-# test, closed.
+# From a follower: join, log, event, sign, times, exited, tested, stop. To one: refused, launch, plan, lighthouse, end,
+# paused, test, closed.
 KINDS: dict[str, dict[str, type]] = {
     "join": {"config": str, "version": str},
     "log": {"text": str},
@@ -80,6 +80,7 @@ KINDS: dict[str, dict[str, type]] = {
     "plan": {"version": int, "text": str},
     "lighthouse": {"port": int},
     "sign": {"replica": int, "text": str},
+    "times": {"rank": int, "text": str},
     "end": {"stops": bool},
     "paused": {"why": str},
     "test": {},

@@ -27,6 +27,7 @@ from prime_train.supervise.machines import protocol
 from prime_train.supervise.machines.channel import Channel
 from prime_train.supervise.machines.post import Join, Post, open_post
 from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, SILENT_S, Lost, Message
+from prime_train.supervise.machines.rank_reports import keep_times
 from prime_train.supervise.machines.replica_places import OtherReplicas
 
 _TICK_S = 0.2
@@ -60,6 +61,7 @@ class _Relay:
         self.has_secret = bool(os.environ.get(SECRET))
         self.attempt = int(launch["attempt"])
         self.launch = launch
+        self.times = run_dir.rank_times(self.attempt)
         self.stop_request = run_dir.stop_request(self.attempt)
         self.processes = processes  # of one machine
         self.events = events
@@ -157,6 +159,8 @@ class _Relay:
                     self.events.append(record.event)
             case "sign" if self.replicas is not None:
                 self.replicas.keep_sign(rank, message["replica"], message["text"])
+            case "times":
+                keep_times(self.times, range(rank * self.processes, (rank + 1) * self.processes), message)
             case "exited":
                 self.exited[rank] = code = message["code"]
                 if code != 0 and not self.ending:

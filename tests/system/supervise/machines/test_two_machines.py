@@ -6,6 +6,7 @@ from pathlib import Path
 
 from prime_train.checkpoints import layout
 from prime_train.core.plans import list_versions, read_plan
+from prime_train.core.rank_times import read_all_times
 from prime_train.events import AttemptEnded, Progress, SettingsApplied, TrainerStarted
 from tests.unit.cli.commands import wait_until
 from tests.unit.supervise.machines import hosts
@@ -55,6 +56,7 @@ def test_a_change_reaches_the_ranks_of_both_machines_at_one_step(tmp_path: Path)
         wait_until(lambda: count(Progress) > 0)
         assert change("optim.lr=0.002")
         wait_until(lambda: count(SettingsApplied) == 1)
+        wait_until(lambda: list(read_all_times(together.rank_times(1), together.path)) == [0, 1])
         wait_until(shorten)
         output, of_second = (process.communicate(timeout=hosts.LIMIT_S)[0] for process in (first, second))
     assert (first.returncode, second.returncode) == (0, 0), output + of_second

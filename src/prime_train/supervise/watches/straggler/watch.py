@@ -1,7 +1,7 @@
-"""Watches the times of the ranks on this machine, and reports the rank that every other one waits for.
+"""Watches the times of the ranks, and reports the rank that every other one waits for.
 
-It reads the small files that the ranks keep. A run with one rank has none. A model in shards whose blocks are compiled
-names its GPUs there, and no times.
+It reads the small files that the ranks keep; those of other machines come by the relay. A run with one rank has none. A
+model in shards whose blocks are compiled names its GPUs there, and no times.
 """
 
 from __future__ import annotations
@@ -26,16 +26,22 @@ DRAIN_IMPACT, DRAIN_AFTER_S = 0.20, 120.0
 def create(context: Context) -> StragglerWatch:
     answer = context.run.prime_train.watch.straggler
     assert answer != "off"
-    return StragglerWatch(context.run_dir, answer, may_test=context.run.parallel.replicas > 0)
+    layout = context.run.parallel
+    return StragglerWatch(context.run_dir, answer, may_test=layout.replicas > 0, processes=layout.processes_here)
 
 
 class StragglerWatch:
-    """The straggler watch of one run. `answer`: the most that it requests. `may_test`: a rank can leave for a test."""
+    """The straggler watch of one run. `answer`: the most that it requests. `may_test`: a rank can leave for a test.
+
+    `processes`: of each machine; 0 = there is one machine.
+    """
 
     name = "straggler"
 
-    def __init__(self, run_dir: RunDir, answer: Literal["alert", "drain"], *, may_test: bool = False) -> None:
-        self._run_dir, self._answer, self._may_test = run_dir, answer, may_test
+    def __init__(
+        self, run_dir: RunDir, answer: Literal["alert", "drain"], *, may_test: bool = False, processes: int = 0
+    ) -> None:
+        self._run_dir, self._answer, self._may_test, self._processes = run_dir, answer, may_test, processes
         self._attempt, self._history = 0, NO_RANKS
         self._since_s: dict[int, float] = {}  # since when a rank is slow
 
@@ -54,7 +60,9 @@ class StragglerWatch:
         return tuple(self._report(one, found[one.rank], state, now_s - self._since_s[one.rank]) for one in slow)
 
     def _report(self, slow: SlowRank, times: RankTimes, state: State, lasts_s: float) -> Alarm:
-        may_drain = self._answer == "drain" and bool(times.gpu)
+        machine = slow.rank // self._processes if self._processes else 0
+        # A drain of another machine pauses the whole run, so a person decides.
+        may_drain = self._answer == "drain" and bool(times.gpu) and machine == 0
         answer = choose_answer(slow, lasts_s, may_drain=may_drain, may_test=may_drain and self._may_test)
         subject = f"rank {slow.rank}"
         place = f"{times.gpu} of {times.machine}" if times.gpu else times.machine
@@ -62,11 +70,13 @@ class StragglerWatch:
         what = f"{subject} on {place} has been {slow.excess:.0%} slower than the others{lasts}"
         what += f"; a step takes {slow.impact:.0%} longer than without that"
         why = "every rank waits for the slowest one in each step" + _find_reason(slow, times, state)
-        fix = (
-            f"prime-train gpu drain {self._run_dir.path.name} {times.gpu}" if times.gpu else "top shows what else runs"
-        )
-        fix += ", which also tests it" if times.gpu else f" on {times.machine}"
-        return Alarm(self.name, NAME, subject, answer, "hardware", what, why, fix, times.gpu)
+        fix = f"top shows what else runs on {times.machine}"
+        if times.gpu:
+            drain = f"prime-train gpu drain {self._run_dir.path.name}"
+            of_machine = f"{drain} machine-{machine}, which tests its GPUs while the run is paused"
+            fix = of_machine if machine else f"{drain} {times.gpu}, which also tests it"
+        # A GPU in an alarm is one of this machine, which another watch may drain.
+        return Alarm(self.name, NAME, subject, answer, "hardware", what, why, fix, "" if machine else times.gpu)
 
     def processes(self) -> tuple[Identity, ...]:
         return ()

@@ -88,6 +88,22 @@ def test_without_a_gpu_nothing_can_be_drained(tmp_path: Path) -> None:
     assert (alarm.answer, alarm.where) == ("alert", "")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "fix"),
+    [
+        ("GPU-", "prime-train gpu drain RUN machine-1, which tests its GPUs while the run is paused"),
+        ("", "top shows what else runs on node7"),
+    ],
+)
+def test_a_rank_of_another_machine_is_named_and_a_person_drains_it(tmp_path: Path, gpu: str, fix: str) -> None:
+    run_dir = RunDir(tmp_path / "RUN")
+    write_ranks(run_dir, gpu)
+    watch = StragglerWatch(run_dir, "drain", may_test=True, processes=2)
+    look(watch, 1000.0)
+    (alarm,) = look(watch, 3000.0)
+    assert (alarm.subject, alarm.answer, alarm.where, alarm.fix) == ("rank 2", "alert", "", fix)
+
+
 def test_another_attempt_begins_without_a_slow_rank(tmp_path: Path) -> None:
     write_ranks(RunDir(tmp_path), "GPU-")
     watch = StragglerWatch(RunDir(tmp_path), "drain")
