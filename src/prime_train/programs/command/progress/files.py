@@ -37,11 +37,12 @@ def recognise_file(path: str, head: bytes) -> TrainerFile | None:
     """What a file is by the first 64 KiB; None if no step can be read from it with certainty."""
     if len(head) >= 12 and masked_crc(head[:8]) == struct.unpack_from("<I", head, 8)[0]:
         return TrainerFile(path, "tensorboard", _FROM_CONFIG, loss=_LOSSES)
-    if b'"log_history"' in head or (b'"global_step"' in head and b'"max_steps"' in head):
-        needs = ("global_step", "max_steps", "log_history")
-        return TrainerFile(path, "trainer_state", _FROM_CONFIG, "global_step", "max_steps", ("loss",), needs)
     first, _, rest = head.lstrip(b"\xef\xbb\xbf").partition(b"\n")
     names = _keys(first)
+    is_state = b'"log_history"' in head or (b'"global_step"' in head and b'"max_steps"' in head)
+    if is_state and (not names or "log_history" in names):  # else a row, one of which sums up the run
+        needs = ("global_step", "max_steps", "log_history")
+        return TrainerFile(path, "trainer_state", _FROM_CONFIG, "global_step", "max_steps", ("loss",), needs)
     if "log_type_name" in names:
         return TrainerFile(path, "torchtitan", _FROM_CONFIG)
     kind = "jsonl" if names else "csv"

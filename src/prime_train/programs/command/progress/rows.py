@@ -13,6 +13,7 @@ from prime_train.registry.trainers import TrainerFile
 _LONGEST_ROW = 1024 * 1024
 _MOST_COLUMNS = 10_000
 _LONGEST_NAME = 80
+_OF_SUMMARY = "train_runtime"  # in the last row of transformers, whose train_loss is the mean of all steps
 _WORK = ("step", "fwd_bwd", "optim", "fetching_batch", "post_dataloading_process", "collect_dist_metrics", "gc_collect")
 
 
@@ -75,7 +76,8 @@ def read_row(row: Mapping[str, Any], file: TrainerFile) -> ProgressMark | None:
     if step is None:
         return None
     total = parse_count(look_up(row, file.total)) if file.total else total
-    losses = (parse_number(look_up(row, key)) for key in file.loss)
+    keys = () if _OF_SUMMARY in row else file.loss
+    losses = (parse_number(look_up(row, key)) for key in keys)
     loss = next((value for value in losses if value is not None), None)
     held_out = parse_number(look_up(row, "eval_loss")) if loss is None else None
     kind: Any = "step" if held_out is None else "eval"

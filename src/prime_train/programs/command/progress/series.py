@@ -135,6 +135,8 @@ def _fold_steps(marks: Sequence[ProgressMark]) -> StepSeries | None:
         elif step <= kept[-1]:
             continue  # the same step once more
         kept.append(step)
+    if resets and chosen[-1].total is None and any(mark.total is not None for mark in chosen):
+        totals = []  # another training has begun, whose lines have no last step
     stride = None if chosen[-1].from_bar else _find_stride(kept)
     pairs = pairwise(kept)
     gaps = [(before, after) for before, after in pairs if stride is not None and after - before > stride]

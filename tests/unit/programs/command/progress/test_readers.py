@@ -174,6 +174,20 @@ def test_a_file_that_has_its_last_step_in_each_row_is_recognised_with_it() -> No
     assert without.total == ""
 
 
+def test_rows_of_which_the_last_one_sums_up_the_run_are_no_state_of_a_trainer() -> None:
+    """The loss of the summary is the mean of all steps, and not that of the last one."""
+    data = (
+        b'{"loss": 2.5, "global_step/max_steps": "1/2"}\n{"loss": 0.5, "global_step/max_steps": "2/2"}\n'
+        b'{"train_runtime": 9.5, "train_loss": 1.5, "global_step/max_steps": "2/2"}\n'
+        b'{"global_step": 2, "max_steps": 2, "log_history": [{"loss": 2.5, "step": 1}]}\n'
+    )
+    found = recognise_file("m", data)
+    assert found is not None
+    assert found.kind == "jsonl"
+    marks = open_reader(found).feed(data)
+    assert [(mark.step, mark.total, mark.loss) for mark in marks] == [(1, 2, 2.5), (2, 2, 0.5), (2, 2, None)]
+
+
 def test_a_table_is_recognised_by_its_header() -> None:
     found = recognise_file("m", TABLE)
     assert (found is not None, found and found.kind, found and found.step) == (True, "csv", "step")

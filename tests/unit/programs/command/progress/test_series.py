@@ -34,6 +34,19 @@ def test_a_series_with_a_gap_and_a_restart() -> None:
     assert (found.reset_count, found.resets) == (1, ((70, 40),))
 
 
+def test_the_last_step_of_one_stage_is_not_that_of_the_next() -> None:
+    """Without a last step in its lines a second training has none. One that goes on has it again."""
+    steps = ((5741, 5742), (5742, 5742), (1, None), (2, None))
+    marks = [ProgressMark("step", step, total, unit="optimizer step") for step, total in steps]
+    assert [found and (found.last, found.total) for found in (summarise(marks[:2]).steps, summarise(marks).steps)] == [
+        (5742, 5742),
+        (2, None),
+    ]
+    again = summarise([*marks[:2], ProgressMark("step", 5700, 5742, unit="optimizer step")]).steps
+    assert again is not None
+    assert (again.last, again.total) == (5700, 5742)
+
+
 def test_steps_that_vary_have_no_gaps() -> None:
     found = series(1, 4, 5, 9, 11, 20)
     assert (found.stride, found.gap_count) == (None, 0)
