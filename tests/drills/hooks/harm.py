@@ -1,8 +1,9 @@
-"""Kills the trainer at an exact place of its first attempt. It changes nothing of the trainer's code.
+"""Kills the trainer at an exact place of its first attempt, or slows it. It changes nothing of the trainer's code.
 
 "update N": in the Nth step of the optimizer, when the weights have changed and nothing else has.
 "write N": in the hand-over of the Nth version of the weights, before their marker.
 "announce N": when the Nth version is written, before the server hears of it.
+"forward S,S": each forward of a rank takes as many seconds longer; see tests/drills/slow_rank.py.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ def arm(harm: str) -> None:
     place, number = harm.split()
     if place == "update":
         _arm_optimizer(int(number))
+        return
+    if place == "forward":
+        _slow_down(number)
         return
     seen = 0
 
@@ -45,6 +49,14 @@ def _arm_optimizer(number: int) -> None:
             _die()
 
     register_optimizer_step_post_hook(count)
+
+
+def _slow_down(seconds: str) -> None:
+    sys.path.append(str(Path(__file__).parents[3]))
+    from tests.drills.slow_rank import FORWARD_ENV, slow_down
+
+    os.environ[FORWARD_ENV] = seconds
+    slow_down()
 
 
 def _is_at(place: str, event: str, arguments: tuple[Any, ...]) -> bool:

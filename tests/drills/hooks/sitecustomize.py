@@ -6,7 +6,8 @@ The trainer of an attempt that is not harmed is forked; see tests/fork_server.py
 import os
 import sys
 
-if sys.orig_argv[1:3] == ["-m", "prime_train.trainer"]:
+# torchrun starts its workers with -u.
+if [word for word in sys.orig_argv[1:4] if word != "-u"][:2] == ["-m", "prime_train.trainer"]:
     is_first = sys.orig_argv[sys.orig_argv.index("--attempt") + 1] == "1"
     command = os.environ["FORK_COMMAND"]
     if os.environ.get("DRILL_HARM") and is_first:

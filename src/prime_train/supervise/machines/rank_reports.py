@@ -15,7 +15,7 @@ from prime_train.core.rank_times import keep_content, read_content
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.machines.protocol import Lost, Message
 
-_EVERY_S = 5.0  # a file has the latest 64 steps, and a rank is judged by 20
+_EVERY_S = 1.0  # a file has the latest 64 steps, and a rank that is 20 behind the others counts as lost
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class OwnTimes:
     _sent_s: float = 0.0
 
     def list_new(self) -> list[Message]:
-        """A message for each rank that has made steps since the last call, every few seconds."""
+        """A message for each rank that has made steps since the last message, at most one a second."""
         if time.monotonic() < self._sent_s + _EVERY_S:
             return []
         self._sent_s = time.monotonic()

@@ -20,6 +20,7 @@ from tests.unit.cli.commands import clean_environment
 ADDRESSES = "127.0.0.1,127.0.0.2"
 NAME = "small"
 LIMIT_S = 240.0
+_REPOSITORY = Path(__file__).resolve().parents[4]
 _MAIN = "from prime_train.cli.entry import main; main()"
 
 
@@ -99,18 +100,20 @@ def machine(
     addresses: str = ADDRESSES,
     within: Sequence[str] = (),
     secret: str = "",
+    harm: str = "",
 ) -> Iterator[subprocess.Popen[str]]:
     """`prime-train run` on one machine; its output is one text. It is ended at the end of the block.
 
     Trainers are forked from an attempt on that nobody harms; see tests/fork_server.py. `within`: the command that
-    enters the network of this machine.
+    enters the network of this machine. `harm`: of the trainer in its first attempt; see tests/drills/hooks/harm.py.
     """
+    harmed = {"DRILL_HARM": harm, "PYTHONPATH": f"{_REPOSITORY / 'src'}:{_REPOSITORY / 'tests' / 'drills' / 'hooks'}"}
     place = ["--machine-rank", str(rank), "--machine-addresses", addresses, "--machine-port", str(port)]
     folder = root / str(rank)
     process = subprocess.Popen(
         [*within, sys.executable, "-c", _MAIN, *arguments(*settings), *place],
         cwd=folder,
-        env=_environment(folder, fork_from_attempt) | ({SECRET: secret} if secret else {}),
+        env=_environment(folder, fork_from_attempt) | ({SECRET: secret} if secret else {}) | (harmed if harm else {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
