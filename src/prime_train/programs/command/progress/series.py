@@ -126,6 +126,9 @@ def _fold_steps(marks: Sequence[ProgressMark]) -> StepSeries | None:
     unit = _PREFERRED if _PREFERRED in units else units.most_common(1)[0][0]
     stream = Counter(mark.stream for mark in steps if mark.unit == unit).most_common(1)[0][0]
     chosen = [mark for mark in steps if mark.unit == unit and mark.stream == stream]
+    printed = [mark for mark in chosen if not mark.from_bar]
+    if 2 * len(printed) > len(chosen):  # a bar may be of another stream, which is ahead of the lines
+        chosen = printed
     numbers = [mark.step for mark in chosen if mark.step is not None]
     totals = [mark.total for mark in marks if mark.total is not None and mark.unit in (unit, "")]
     resets, kept = [], [numbers[0]]

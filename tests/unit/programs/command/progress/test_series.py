@@ -47,6 +47,15 @@ def test_the_last_step_of_one_stage_is_not_that_of_the_next() -> None:
     assert (again.last, again.total) == (5700, 5742)
 
 
+def test_a_bar_that_is_ahead_of_the_lines_is_no_step_of_theirs() -> None:
+    """Standard error comes before standard output where both are in one file."""
+    bars = [ProgressMark("step", step, 50, unit="u", from_bar=True) for step in (3, 4)]
+    lines = [ProgressMark("step", step, unit="u") for step in (1, 2, 3, 4)]
+    found = summarise([*bars, *lines]).steps
+    assert found is not None
+    assert (found.first, found.last, found.total, found.reset_count) == (1, 4, 50, 0)
+
+
 def test_steps_that_vary_have_no_gaps() -> None:
     found = series(1, 4, 5, 9, 11, 20)
     assert (found.stride, found.gap_count) == (None, 0)
