@@ -103,10 +103,16 @@ def _cut(networks: Networks, _run_dir: RunDir, counts: MachineCounts) -> None:
 def _kill_servers(networks: Networks, run_dir: RunDir, counts: MachineCounts) -> None:
     for _ in range(_KILLS):
         saves = _count_saves(run_dir)
-        [pid] = [pid for pid, command in networks.list_processes(0).items() if "nats-server" in command.split()[0]]
-        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: len(_list_servers(networks)) == 1)  # a save may come before the server is there again
+        os.kill(_list_servers(networks)[0], signal.SIGKILL)
         counts.kills += 1
         _wait_for_save(run_dir, saves + 1)
+
+
+def _list_servers(networks: Networks) -> list[int]:
+    """The servers of the bus on machine 0. One that was killed has no command any more."""
+    commands = networks.list_processes(0).items()
+    return [pid for pid, command in commands if "nats-server" in command.partition(" ")[0]]
 
 
 def _wait_for_save(run_dir: RunDir, count: int) -> None:
